@@ -1,0 +1,224 @@
+"""The factored Hessian kept for deletions: solve, downdate, and what is certain about it.
+
+A :class:`Curvature` stands for the matrix ``A = L(I − ZZᵀ)Lᵀ``: a Cholesky factor ``L`` of the
+Hessian at the anchor, and ``Z = L⁻¹Vᵀ`` for the rows deleted since it was factored. With it come
+*certified* constants: a lower bound of its smallest eigenvalue, an upper bound of the leverage of
+any row, and a bound ``slack`` of its relative distance to the exact Hessian of the retained rows,
+``|vᵀ(A − H)v| ≤ slack·vᵀAv``. A wrong constant would be a wrong certificate: each is derived from
+an inequality that a floating-point Cholesky factorisation proves [Rump, 2006].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg.blas import dtrmm, dtrsm
+from scipy.linalg.lapack import dpotrf
+
+from expunge.errors import ToleranceUnreachable
+from expunge.linear.losses import Array
+from expunge.linear.rows import gamma
+
+MAX_SLACK = 0.01
+MAX_REMOVED = 64
+_HOPELESS = (
+    "the curvature is too ill-conditioned for a certificate (relative error bound {:.1e}, at most "
+    "{} is allowed): scale the features to similar ranges, drop collinear columns, or penalise "
+    "more (smaller C, larger alpha)"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Curvature:
+    """A certified factorisation of the retained Hessian at the anchor.
+
+    Attributes
+    ----------
+    chol : (q, q) float64, lower triangular, Fortran order
+    Z : (q, k) float64
+        Whitened rows deleted since the factorisation.
+    eta : float
+        Upper bound of ``λ_max(ZZᵀ)``, below 1.
+    kappa : float
+        Lower bound of ``λ_min(LLᵀ)``.
+    leverage : float
+        Upper bound of ``max_i (spread of x_i's margins under v)² / vᵀLLᵀv`` over all ``v``.
+    slack : float
+        Relative error bound of ``LLᵀ``, see the module's text.
+    ridge : float
+        Penalty Λ where it is a lower bound of the eigenvalues of every retained Hessian, else 0.
+    """
+
+    chol: Array
+    Z: Array
+    eta: float
+    kappa: float
+    leverage: float
+    slack: float
+    ridge: float
+
+    @property
+    def error(self) -> float:
+        """Relative error bound of ``A`` as the exact Hessian of the rows that are left.
+
+        Both ``LLᵀ`` and the deleted rows' part of it carry the relative error ``slack``.
+        """
+        return self.slack * (1.0 + self.eta) / (1.0 - self.eta)
+
+    @property
+    def floor(self) -> float:
+        """Lower bound of the smallest eigenvalue of the exact retained Hessian at the anchor."""
+        return max(self.ridge, (1.0 - self.eta) * self.kappa * (1.0 - self.error))
+
+    @property
+    def reach(self) -> float:
+        """Upper bound of the leverage under the exact retained Hessian at the anchor."""
+        return self.leverage / ((1.0 - self.eta) * (1.0 - self.error))
+
+    def solve(self, g: Array) -> Array:
+        """Return ``A⁻¹g`` for ``g`` (q, C)."""
+        return dtrsm(1.0, self.chol, self._expand(self.whiten(g)), lower=1, trans_a=1)
+
+    def whiten(self, g: Array) -> Array:
+        """Return ``L⁻¹g``."""
+        return dtrsm(1.0, self.chol, g, lower=1)
+
+    def dual_norm(self, g: Array) -> float:
+        """Return ``√tr(gᵀA⁻¹g)``, rounded up by 1 %."""
+        a = self.whiten(g)
+        return 1.01 * float(np.sqrt(max(np.sum(a * self._expand(a)), 0.0)))
+
+    def norm(self, v: Array) -> float:
+        """Return ``√tr(vᵀAv)``, rounded up by 1 %."""
+        return self.norms(v)[0]
+
+    def norms(self, v: Array) -> tuple[float, Array]:
+        """Return ``√tr(vᵀAv)``, rounded up by 1 %, and the whitened product ``(I − ZZᵀ)Lᵀv``."""
+        y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+        small = self.Z.T @ y
+        square = float(np.sum(y * y)) - float(np.sum(small * small))
+        return 1.01 * float(np.sqrt(max(square, 0.0))), y - self.Z @ small
+
+    def defect(self, g: Array, product: Array) -> float:
+        """Return ``‖g + Av‖`` in the A⁻¹ norm, rounded up, given ``product`` of :meth:`norms`."""
+        return 1.01 * float(np.linalg.norm(self.whiten(g) + product)) / (1.0 - self.eta) ** 0.5
+
+    def remove(self, V: Array) -> Curvature:
+        """Return the curvature after deleting rows ``V`` (k, q), that is ``A − VᵀV``."""
+        if self.Z.shape[1] + len(V) <= MAX_REMOVED:
+            Z = np.hstack([self.Z, self.whiten(V.T)])
+            eta = _eta(Z)
+            if eta <= 0.5:
+                return replace(self, Z=Z, eta=eta)
+        return self._refactor(V)
+
+    def matrix(self) -> Array:
+        """Return ``A`` as a dense matrix."""
+        half = dtrmm(1.0, self.chol, self.Z, lower=1)
+        full: Array = self.chol @ self.chol.T - half @ half.T
+        return full
+
+    def _expand(self, a: Array) -> Array:
+        """Return ``(I − ZZᵀ)⁻¹a``."""
+        if not self.Z.shape[1]:
+            return a
+        inner = np.eye(self.Z.shape[1]) - self.Z.T @ self.Z
+        expanded: Array = a + self.Z @ np.linalg.solve(inner, self.Z.T @ a)
+        return expanded
+
+    def _refactor(self, V: Array) -> Curvature:
+        old = self.matrix()
+        new = old - V.T @ V
+        terms = self.chol.shape[0] + self.Z.shape[1] + len(V)
+        keep = _ratio(new, old)
+        return certify(
+            new,
+            slack=(self.error + self.slack) / max(keep, 1e-300),
+            rounding=gamma(terms + 8) / max(keep, 1e-300),
+            leverage=self.leverage / max((1.0 - self.eta) * keep, 1e-300),
+            ridge=self.ridge,
+        )
+
+
+def certify(H: Array, *, slack: float, rounding: float, leverage: float, ridge: float) -> Curvature:
+    """Factor ``H`` (q, q) and certify the constants that bounds need.
+
+    Parameters
+    ----------
+    H : (q, q) float64
+        Computed Hessian, the penalty included.
+    slack : float
+        Relative error already in ``H``.
+    rounding : float
+        Componentwise error of ``H``: ``|ΔH_ij| ≤ rounding·√(H_ii·H_jj)``.
+    leverage : float
+        As in :class:`Curvature`; ``inf`` if not known yet.
+    ridge : float
+        As in :class:`Curvature`.
+
+    Raises
+    ------
+    ToleranceUnreachable
+        If ``H`` is not certifiably positive definite.
+    """
+    q = len(H)
+    diagonal = np.diagonal(H).copy()
+    chol, info = dpotrf(H, lower=1, clean=1) if (diagonal > 0).all() else (H, 1)
+    if info:
+        raise ToleranceUnreachable(_HOPELESS.format(float("inf"), MAX_SLACK))
+    scale = np.sqrt(diagonal)
+    equilibrated = H / scale[:, None] / scale
+    unit = _smallest_eigenvalue(equilibrated, chol / scale[:, None])
+    total = slack + 1.01 * q * (rounding + 4.0 * gamma(q + 2)) / max(unit, 1e-300)
+    if total > MAX_SLACK:
+        raise ToleranceUnreachable(_HOPELESS.format(total, MAX_SLACK))
+    kappa = max(ridge, _smallest_eigenvalue(H, chol))
+    return Curvature(np.asfortranarray(chol), np.zeros((q, 0)), 0.0, kappa, leverage, total, ridge)
+
+
+def _eta(Z: Array) -> float:
+    trace = float(np.sum(Z * Z))
+    if trace <= 0.25 or not Z.shape[1]:
+        return 1.01 * trace
+    return 1.01 * float(np.linalg.eigvalsh(Z.T @ Z)[-1])
+
+
+def _positive(H: Array, diagonal: Array) -> bool:
+    """Prove ``H ⪰ 0`` for a symmetric matrix whose rounding errors scale with ``diagonal``.
+
+    If the Cholesky factorisation of ``H − c·diag`` runs through with ``c = 2qγ_{q+2}`` then H is
+    positive semidefinite, since its backward error is at most ``γ_{q+1}·q·diag`` [Rump, 2006].
+    """
+    q = len(H)
+    shifted = H.copy()
+    shifted[np.diag_indices(q)] -= 2.0 * q * gamma(q + 2) * diagonal
+    if not (np.diagonal(shifted) > 0).all():
+        return False
+    return bool(dpotrf(shifted, lower=1, overwrite_a=1)[1] == 0)
+
+
+def _smallest_eigenvalue(H: Array, chol: Array) -> float:
+    """Return a proved lower bound of ``λ_min(H)``, within a factor of two where possible; 0 if none.
+
+    Inverse iteration guesses, a shifted Cholesky factorisation proves.
+    """
+    chol = np.asfortranarray(chol)
+    v = np.random.default_rng(0).standard_normal((len(H), 1))
+    for _ in range(12):
+        v = dtrsm(1.0, chol, dtrsm(1.0, chol, v / np.linalg.norm(v), lower=1), lower=1, trans_a=1)
+    guess = 1.0 / float(np.linalg.norm(v))
+    diagonal = np.diagonal(H)
+    for factor in (0.97, 0.8, 0.5, 0.1, 0.01):
+        shifted = H - factor * guess * np.eye(len(H))
+        if _positive(shifted, diagonal):
+            return factor * guess
+    return 0.0
+
+
+def _ratio(new: Array, old: Array) -> float:
+    """Return a proved ``t`` with ``new ⪰ t·old``; 0 if none is found."""
+    for t in (0.98, 0.9, 0.7, 0.4, 0.1, 0.01):
+        if _positive(new - t * old, np.diagonal(old)):
+            return t
+    return 0.0

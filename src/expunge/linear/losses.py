@@ -1,0 +1,130 @@
+"""The losses of the convex engine, in one table.
+
+Every loss is a function of the margins ``m = X W`` of a row (one per output) and of its target.
+Derivatives are taken in the margins. A loss is *self-concordant* in the generalised sense when
+``|ℓ'''| ≤ ℓ''`` (times the spread of the margins for softmax): then a change of the margins by at
+most ``s`` changes the curvature by at most the factor ``exp(±s)`` [Bach, 2010].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One loss: its derivatives and its constants.
+
+    Attributes
+    ----------
+    name : str
+        Key in :data:`LOSSES`.
+    value : callable
+        ``(margins (b, C), target (b, C)) -> (b,)`` the loss of each row.
+    first : callable
+        ``(margins, target) -> (c, majorant)``: first derivative ``(b, C)``, and an upper bound
+        ``(b, C)`` of the second derivative, for rounding errors. For softmax the bound is the
+        vector of probabilities.
+    second : callable
+        ``(margins, target) -> (b, C)`` second derivative; for softmax the probabilities ``p``,
+        which stand for the block ``diag(p) − p pᵀ``.
+    coupled : bool
+        True if the outputs share one Hessian block of size ``C·p`` (softmax); False if every output
+        has the same or its own ``p × p`` Hessian.
+    spread : float
+        ``spread · ‖change of the margins‖₂`` bounds the change that self-concordance speaks of:
+        1 for a scalar margin, √2 for softmax, 0 if the curvature is constant.
+    third : float
+        ``sup |ℓ'''|``, used by the published bounds only (nan where they do not apply).
+    """
+
+    name: str
+    value: Callable[[Array, Array], Array]
+    first: Callable[[Array, Array], tuple[Array, Array]]
+    second: Callable[[Array, Array], Array]
+    coupled: bool
+    spread: float
+    third: float
+
+
+def _logistic_value(margin: Array, target: Array) -> Array:
+    value: Array = np.logaddexp(0.0, -target * margin).sum(axis=1)
+    return value
+
+
+def _logistic_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    doubt = expit(-target * margin)
+    return -target * doubt, doubt * (1.0 - doubt) + 1e-15 * doubt
+
+
+def _logistic_second(margin: Array, target: Array) -> Array:
+    curvature: Array = expit(margin) * expit(-margin)
+    return curvature
+
+
+def _probabilities(margin: Array) -> Array:
+    p: Array = np.exp(margin - margin.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    return p
+
+
+def _softmax_value(margin: Array, target: Array) -> Array:
+    top = margin.max(axis=1)
+    value: Array = np.log(np.exp(margin - top[:, None]).sum(axis=1)) + top
+    value -= (margin * target).sum(axis=1)
+    return value
+
+
+def _softmax_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    p = _probabilities(margin)
+    return p - target, p
+
+
+def _squared_value(margin: Array, target: Array) -> Array:
+    value: Array = 0.5 * ((margin - target) ** 2).sum(axis=1)
+    return value
+
+
+def _squared_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    return margin - target, np.ones_like(margin)
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        Loss(
+            "logistic",
+            _logistic_value,
+            _logistic_first,
+            _logistic_second,
+            coupled=False,
+            spread=1.0,
+            third=1.0 / (6.0 * 3.0**0.5),
+        ),
+        Loss(
+            "softmax",
+            _softmax_value,
+            _softmax_first,
+            lambda margin, target: _probabilities(margin),
+            coupled=True,
+            spread=2.0**0.5,
+            third=float("nan"),
+        ),
+        Loss(
+            "squared",
+            _squared_value,
+            _squared_first,
+            lambda margin, target: np.ones((len(margin), 1)),
+            coupled=False,
+            spread=0.0,
+            third=0.0,
+        ),
+    )
+}

@@ -1,0 +1,299 @@
+"""Fit to the rounding floor: damped Newton, then chord steps with the last factor.
+
+The objective is ``F(W) = Σ_i s_i ℓ(x̃_iᵀW, y_i) + (Λ/2)‖W without its intercept row‖²`` in sum
+units. The intercept (the last row of ``W``) is not penalised. Softmax intercepts have one flat
+direction, a constant added to all of them; it is fixed by ``Σ_k b_k = 0``, which the minimiser of
+``F + (η/2K)(Σ_k b_k)²`` satisfies for every η > 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from expunge.errors import InvalidInput, ToleranceUnreachable
+from expunge.linear.bounds import distance
+from expunge.linear.curvature import Curvature, certify
+from expunge.linear.losses import LOSSES, Array, Loss
+from expunge.linear.rows import (
+    UNIT,
+    Pass,
+    Rows,
+    chain_length,
+    evaluate,
+    gamma,
+    max_leverage,
+)
+
+MAX_NEWTON = 200
+MAX_CHORD = 6
+MAX_CURVATURE_BYTES = 2 * 2**30
+Progress = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The public part of an objective; one such problem has one Hessian.
+
+    Attributes
+    ----------
+    loss : Loss
+    l2 : float
+        Λ > 0, sum units, independent of the number of rows.
+    intercept : bool
+    """
+
+    loss: Loss
+    l2: float
+    intercept: bool
+
+    def penalty(self, width: int) -> Array:
+        """Return Λ per coordinate of a row, (p, 1): 0 for the intercept."""
+        out = np.full((width, 1), self.l2)
+        if self.intercept:
+            out[-1] = 0.0
+        return out
+
+    def pack(self, W: Array) -> Array:
+        """Return ``W`` (p, C) as the columns that one Hessian acts on: (C·p, 1) or (p, C)."""
+        return W.T.reshape(-1, 1) if self.loss.coupled else W
+
+    def unpack(self, columns: Array, outputs: int) -> Array:
+        """Undo :meth:`pack`."""
+        if not self.loss.coupled:
+            return columns
+        return np.ascontiguousarray(columns.reshape(outputs, -1).T)
+
+    def centre(self, W: Array) -> Array:
+        """Return ``W`` with softmax intercepts that sum to zero."""
+        if not (self.intercept and self.loss.coupled):
+            return W
+        W = W.copy()
+        W[-1] -= W[-1].mean()
+        return W
+
+    @property
+    def ridge(self) -> float:
+        """Λ where it bounds every eigenvalue from below, else 0 (a free intercept has none)."""
+        return 0.0 if self.intercept else self.l2
+
+
+@dataclass(frozen=True, repr=False)
+class Point:
+    """A point with the gradient of ``F`` there.
+
+    ``gradient`` (p, C) of the penalised sum objective; ``error`` bounds its rounding error in the
+    Euclidean norm.
+    """
+
+    W: Array
+    gradient: Array
+    error: float
+
+
+@dataclass(frozen=True, repr=False)
+class Fitted:
+    """A minimiser located to within ``bound``: the point, and the factored Hessian at ``anchor``."""
+
+    point: Point
+    anchor: Array
+    curvature: Curvature
+    bound: float
+
+
+def objective_of(loss: str, l2: float, intercept: bool) -> Objective:
+    """Return the objective of a policy's loss name (``logistic-ovr`` is a stack of ``logistic``).
+
+    Raises
+    ------
+    InvalidInput
+        If the loss is unknown or the penalty is not positive and finite.
+    """
+    name = "logistic" if loss == "logistic-ovr" else loss
+    if name not in LOSSES:
+        raise InvalidInput(f"unknown loss {loss!r}; expected one of {sorted(LOSSES)}")
+    if not (l2 > 0 and math.isfinite(l2)):
+        raise InvalidInput(
+            f"the penalty must be positive and finite, got {l2}: without it the minimiser may not "
+            "exist or move without limit when a row is deleted"
+        )
+    return Objective(LOSSES[name], float(l2), intercept)
+
+
+def penalised(objective: Objective, W: Array, found: Pass) -> Point:
+    """Add the penalty's gradient, and its rounding, to a pass over the rows."""
+    shrink = objective.penalty(len(W)) * W
+    gradient = found.gradient + shrink
+    error = found.error + 4 * UNIT * float(np.linalg.norm(shrink) + np.linalg.norm(gradient))
+    return Point(W, gradient, error)
+
+
+def measure(objective: Objective, rows: Rows, W: Array) -> Point:
+    """Evaluate the gradient of ``F`` at ``W`` in one pass."""
+    return penalised(objective, W, evaluate(rows, objective.loss, W))
+
+
+def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress = silent) -> Fitted:
+    """Locate the minimiser as closely as float64 allows, and say how closely that is.
+
+    Raises
+    ------
+    ToleranceUnreachable
+        If the iteration does not converge or the curvature cannot be certified.
+    InvalidInput
+        If the Hessian would not fit in memory.
+    """
+    size = start.size if objective.loss.coupled else len(start)
+    if 8 * size * size > MAX_CURVATURE_BYTES:
+        raise InvalidInput(
+            f"{size} coefficients need a Hessian of {8e-9 * size * size:.1f} GB, more than "
+            f"{MAX_CURVATURE_BYTES / 2**30:.0f} GB: use fewer features or classes, or "
+            "multi_class='ovr', which keeps one Hessian per class"
+        )
+    W, found, H = _newton(objective, rows, start, progress)
+    curvature = _certified(objective, rows, W, H)
+    return _polish(objective, rows, penalised(objective, W, found), curvature)
+
+
+def certified_distance(
+    curvature: Curvature, anchor: Array, point: Point, objective: Objective
+) -> float:
+    """Bound ``‖W − ŵ‖₂`` at a measured point, given the curvature at ``anchor``."""
+    residual = curvature.dual_norm(objective.pack(point.gradient))
+    residual += point.error / math.sqrt(curvature.floor)
+    change = margin_change(curvature, objective.pack(point.W - anchor))
+    bound = distance(
+        residual * (1.0 + 2.0 * curvature.error), change, curvature.reach, curvature.floor
+    )
+    return bound + 2 * UNIT * float(np.linalg.norm(point.W))
+
+
+def margin_change(curvature: Curvature, v: Array) -> float:
+    """Bound the change of any row's margins (their spread, for softmax) along ``v`` (q, C)."""
+    if curvature.leverage == 0.0 or not v.any():
+        return 0.0
+    return math.sqrt(curvature.leverage / (1.0 - curvature.eta)) * curvature.norm(v)
+
+
+def _newton(
+    objective: Objective, rows: Rows, W: Array, progress: Progress
+) -> tuple[Array, Pass, Array]:
+    """Iterate damped Newton steps until the decrement is negligible; return the last Hessian.
+
+    A quadratic objective needs none: its Hessian is the same everywhere, so the chord steps that
+    follow are Newton's.
+    """
+    found = evaluate(rows, objective.loss, W, value=True, hessian=True)
+    previous = math.inf
+    for iteration in range(MAX_NEWTON):
+        H = _hessian(objective, found, W)
+        gradient = penalised(objective, W, found).gradient
+        step, decrement = _solve(objective, H, gradient)
+        progress(f"Newton step {iteration + 1}: decrement {decrement:.1e}")
+        stalled = decrement > 0.5 * previous and decrement**2 <= 1e-9 * (1.0 + abs(found.value))
+        if decrement <= 1e-5 or stalled or objective.loss.spread == 0.0:
+            return W, found, H
+        previous = decrement
+        W, found = _line_search(objective, rows, W, found, (step, decrement))
+    raise ToleranceUnreachable(
+        f"Newton's method did not converge in {MAX_NEWTON} steps (decrement {previous:.1e}): scale "
+        "the features or penalise more"
+    )
+
+
+def _solve(objective: Objective, H: Array, gradient: Array) -> tuple[Array, float]:
+    packed = objective.pack(gradient)
+    chol, info = dpotrf(H, lower=1)
+    if info:
+        chol, info = dpotrf(H + 1e-10 * np.diag(np.diagonal(H)) + 1e-300 * np.eye(len(H)), lower=1)
+    if info:
+        raise ToleranceUnreachable(
+            "the Hessian is singular in float64: scale the features, drop collinear columns or "
+            "penalise more"
+        )
+    step = -dpotrs(chol, packed, lower=1)[0]
+    decrement = math.sqrt(max(-float(np.sum(step * packed)), 0.0))
+    return objective.unpack(step, gradient.shape[1]), decrement
+
+
+def _line_search(
+    objective: Objective, rows: Rows, W: Array, found: Pass, move: tuple[Array, float]
+) -> tuple[Array, Pass]:
+    step, decrement = move
+    value = _value(objective, W, found)
+    allowance = 1e-12 * (1.0 + abs(value))
+    length = 1.0
+    while True:
+        trial = objective.centre(W + length * step)
+        new = evaluate(rows, objective.loss, trial, value=True, hessian=length == 1.0)
+        if _value(objective, trial, new) <= value - 1e-4 * length * decrement**2 + allowance:
+            break
+        length /= 2.0
+        if length < 1e-12:
+            raise ToleranceUnreachable(
+                "no descent along the Newton direction: the features differ too much in scale"
+            )
+    if new.hessian is None:
+        new = evaluate(rows, objective.loss, trial, value=True, hessian=True)
+    return trial, new
+
+
+def _value(objective: Objective, W: Array, found: Pass) -> float:
+    return found.value + 0.5 * float(np.sum(objective.penalty(len(W)) * W * W))
+
+
+def _hessian(objective: Objective, found: Pass, W: Array) -> Array:
+    """Return the penalised Hessian, with the flat softmax direction filled in."""
+    if found.hessian is None:
+        raise ValueError("the pass was made without its Hessian")
+    H = found.hessian.copy()
+    outputs = W.shape[1] if objective.loss.coupled else 1
+    penalty = np.tile(objective.penalty(len(W))[:, 0], outputs)
+    H[np.diag_indices_from(H)] += penalty
+    if objective.intercept and objective.loss.coupled:
+        intercepts = np.arange(outputs) * len(W) + len(W) - 1
+        corner = np.ix_(intercepts, intercepts)
+        H[corner] += max(float(np.trace(H[corner])), objective.l2) / outputs
+    return H
+
+
+def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvature:
+    loss = objective.loss
+    top = float(rows.norm[rows.weight > 0].max(initial=0.0))
+    margin_error = gamma(rows.width + 1) * top * float(np.linalg.norm(W))
+    slack = math.expm1(min(2.0 * margin_error, 1.0)) + 10 * UNIT if loss.spread else 0.0
+    rounding = gamma(chain_length(rows.X.shape[0]) + 8)
+    curvature = certify(H, slack=slack, rounding=rounding, leverage=0.0, ridge=objective.ridge)
+    if not loss.spread:
+        return curvature
+    leverage = (loss.spread * top) ** 2 / curvature.floor
+    if not loss.coupled:
+        leverage = min(leverage, max_leverage(rows, curvature.chol))
+    return replace(curvature, leverage=1.01 * leverage)
+
+
+def _polish(objective: Objective, rows: Rows, point: Point, curvature: Curvature) -> Fitted:
+    """Take chord steps while they halve the distance bound."""
+    anchor = point.W
+    best = point
+    bound = certified_distance(curvature, anchor, point, objective)
+    for _ in range(MAX_CHORD):
+        step = -curvature.solve(objective.pack(best.gradient))
+        W = objective.centre(best.W + objective.unpack(step, anchor.shape[1]))
+        trial = measure(objective, rows, W)
+        trial_bound = certified_distance(curvature, anchor, trial, objective)
+        if not trial_bound < bound:
+            break
+        done = trial_bound > 0.5 * bound
+        best, bound = trial, trial_bound
+        if done:
+            break
+    return Fitted(best, anchor, curvature, bound)
