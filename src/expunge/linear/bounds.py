@@ -27,10 +27,7 @@ def phi(a: float, s: float) -> float:
     """
     if a + s > 700.0:
         return math.inf
-    if s < 1e-4:
-        mean = s / 2 + s * s / 6 + s**3 / 20
-    else:
-        mean = math.expm1(s) / s - 1.0
+    mean = s / 2 + s * s / 6 + s**3 / 20 if s < 1e-4 else math.expm1(s) / s - 1.0
     return math.expm1(a) + math.exp(a) * mean
 
 
@@ -51,7 +48,8 @@ def step_residual(a: float, s: float, *, moved: float, loss_moved: float, slack:
     ``∇F(w_b + δ) = ∫₀¹(∇²F(w_b + tδ) − A)δ dt`` up to the defect; the sandwich bounds the loss part
     of the integrand by ``e^{a+ts} − 1`` in the norm of ``A``'s loss part, which is below ``A``.
     """
-    return phi(a, s) * loss_moved + slack * (1.0 + phi(a, s)) * moved
+    growth = phi(a, s)
+    return math.inf if math.isinf(growth) else growth * loss_moved + slack * (1 + growth) * moved
 
 
 def distance(residual: float, change: float, leverage: float, kappa: float) -> float:
@@ -73,8 +71,8 @@ def distance(residual: float, change: float, leverage: float, kappa: float) -> f
     and ``S`` the largest change of a margin along ``v``; ``S ≤ r‖v‖_B`` with ``r² = h·e^{change}``.
     Convexity and the sandwich give ``‖v‖_B(1 − e^{−S})/S ≤ ν``; the left side decreases in S, so
     ``1 − e^{−r‖v‖_B} ≤ rν``. Hence ``‖v‖_B ≤ −ln(1 − rν)/r``, if ``rν < 1``, and
-    ``‖v‖₂ ≤ e^{change/2}‖v‖_B/√κ``. This is the local-norm theorem with the leverage in the place of
-    ``R²/κ``, which is never smaller.
+    ``‖v‖₂ ≤ e^{change/2}‖v‖_B/√κ``. This is the local-norm theorem with the leverage in the place
+    of ``R²/κ``, which is never smaller.
 
     Examples
     --------

@@ -10,6 +10,7 @@ an inequality that a floating-point Cholesky factorisation proves [Rump, 2006].
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +45,8 @@ class Curvature:
         Lower bound of ``λ_min(LLᵀ)``.
     leverage : float
         Upper bound of ``max_i (spread of x_i's margins under v)² / vᵀLLᵀv`` over all ``v``.
+    radius : float
+        Upper bound of (spread of x_i's margins under v) / ‖v‖₂ over rows and ``v``.
     slack : float
         Relative error bound of ``LLᵀ``, see the module's text.
     ridge : float
@@ -55,6 +58,7 @@ class Curvature:
     eta: float
     kappa: float
     leverage: float
+    radius: float
     slack: float
     ridge: float
 
@@ -76,6 +80,11 @@ class Curvature:
         """Upper bound of the leverage under the exact retained Hessian at the anchor."""
         return self.leverage / ((1.0 - self.eta) * (1.0 - self.error))
 
+    @property
+    def up(self) -> float:
+        """Factor that rounds the norms below upwards; ``error`` exceeds the solves' rounding."""
+        return 1.0 + 1e-8 + 2.0 * self.error
+
     def solve(self, g: Array) -> Array:
         """Return ``A⁻¹g`` for ``g`` (q, C)."""
         return dtrsm(1.0, self.chol, self._expand(self.whiten(g)), lower=1, trans_a=1)
@@ -85,24 +94,24 @@ class Curvature:
         return dtrsm(1.0, self.chol, g, lower=1)
 
     def dual_norm(self, g: Array) -> float:
-        """Return ``√tr(gᵀA⁻¹g)``, rounded up by 1 %."""
+        """Return ``√tr(gᵀA⁻¹g)``, rounded up."""
         a = self.whiten(g)
-        return 1.01 * float(np.sqrt(max(np.sum(a * self._expand(a)), 0.0)))
+        return self.up * float(np.sqrt(max(np.sum(a * self._expand(a)), 0.0)))
 
     def norm(self, v: Array) -> float:
-        """Return ``√tr(vᵀAv)``, rounded up by 1 %."""
+        """Return ``√tr(vᵀAv)``, rounded up."""
         return self.norms(v)[0]
 
     def norms(self, v: Array) -> tuple[float, Array]:
-        """Return ``√tr(vᵀAv)``, rounded up by 1 %, and the whitened product ``(I − ZZᵀ)Lᵀv``."""
+        """Return ``√tr(vᵀAv)``, rounded up, and the whitened product ``(I − ZZᵀ)Lᵀv``."""
         y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
         small = self.Z.T @ y
         square = float(np.sum(y * y)) - float(np.sum(small * small))
-        return 1.01 * float(np.sqrt(max(square, 0.0))), y - self.Z @ small
+        return self.up * float(np.sqrt(max(square, 0.0))), y - self.Z @ small
 
     def defect(self, g: Array, product: Array) -> float:
         """Return ``‖g + Av‖`` in the A⁻¹ norm, rounded up, given ``product`` of :meth:`norms`."""
-        return 1.01 * float(np.linalg.norm(self.whiten(g) + product)) / (1.0 - self.eta) ** 0.5
+        return self.up * float(np.linalg.norm(self.whiten(g) + product)) / math.sqrt(1.0 - self.eta)
 
     def remove(self, V: Array) -> Curvature:
         """Return the curvature after deleting rows ``V`` (k, q), that is ``A − VᵀV``."""
@@ -118,6 +127,18 @@ class Curvature:
         half = dtrmm(1.0, self.chol, self.Z, lower=1)
         full: Array = self.chol @ self.chol.T - half @ half.T
         return full
+
+    def margin_change(self, v: Array) -> float:
+        """Bound the change of any row's margins (their spread, for softmax) along ``v`` (q, C)."""
+        if self.radius == 0.0 or not v.any():
+            return 0.0
+        local = math.sqrt(self.leverage / (1.0 - self.eta)) * self.norm(v)
+        return min(local, self.up * self.radius * float(np.linalg.norm(v)))
+
+    def with_reach(self, leverage: float, radius: float) -> Curvature:
+        """Return the same factorisation with bounds of what rows can do, see the attributes."""
+        leverage = self.up * min(leverage, radius**2 / self.floor)
+        return replace(self, leverage=leverage, radius=radius)
 
     def _expand(self, a: Array) -> Array:
         """Return ``(I − ZZᵀ)⁻¹a``."""
@@ -136,13 +157,12 @@ class Curvature:
             new,
             slack=(self.error + self.slack) / max(keep, 1e-300),
             rounding=gamma(terms + 8) / max(keep, 1e-300),
-            leverage=self.leverage / max((1.0 - self.eta) * keep, 1e-300),
             ridge=self.ridge,
-        )
+        ).with_reach(self.leverage / max((1.0 - self.eta) * keep, 1e-300), self.radius)
 
 
-def certify(H: Array, *, slack: float, rounding: float, leverage: float, ridge: float) -> Curvature:
-    """Factor ``H`` (q, q) and certify the constants that bounds need.
+def certify(H: Array, *, slack: float, rounding: float, ridge: float) -> Curvature:
+    """Factor ``H`` (q, q) and certify its smallest eigenvalue; of the rows, nothing is known yet.
 
     Parameters
     ----------
@@ -152,8 +172,6 @@ def certify(H: Array, *, slack: float, rounding: float, leverage: float, ridge: 
         Relative error already in ``H``.
     rounding : float
         Componentwise error of ``H``: ``|ΔH_ij| ≤ rounding·√(H_ii·H_jj)``.
-    leverage : float
-        As in :class:`Curvature`; ``inf`` if not known yet.
     ridge : float
         As in :class:`Curvature`.
 
@@ -174,14 +192,15 @@ def certify(H: Array, *, slack: float, rounding: float, leverage: float, ridge: 
     if total > MAX_SLACK:
         raise ToleranceUnreachable(_HOPELESS.format(total, MAX_SLACK))
     kappa = max(ridge, _smallest_eigenvalue(H, chol))
-    return Curvature(np.asfortranarray(chol), np.zeros((q, 0)), 0.0, kappa, leverage, total, ridge)
+    empty = np.zeros((q, 0))
+    return Curvature(np.asfortranarray(chol), empty, 0.0, kappa, 0.0, 0.0, total, ridge)
 
 
 def _eta(Z: Array) -> float:
     trace = float(np.sum(Z * Z))
-    if trace <= 0.25 or not Z.shape[1]:
-        return 1.01 * trace
-    return 1.01 * float(np.linalg.eigvalsh(Z.T @ Z)[-1])
+    if trace <= 0.02 or Z.shape[1] < 2:
+        return (1.0 + 1e-8) * trace
+    return (1.0 + 1e-8) * float(np.linalg.eigvalsh(Z.T @ Z)[-1]) + 1e-14
 
 
 def _positive(H: Array, diagonal: Array) -> bool:
@@ -199,7 +218,7 @@ def _positive(H: Array, diagonal: Array) -> bool:
 
 
 def _smallest_eigenvalue(H: Array, chol: Array) -> float:
-    """Return a proved lower bound of ``λ_min(H)``, within a factor of two where possible; 0 if none.
+    """Return a proved lower bound of ``λ_min(H)``, usually within 3 %; 0 if nothing is proved.
 
     Inverse iteration guesses, a shifted Cholesky factorisation proves.
     """

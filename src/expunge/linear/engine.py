@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from expunge.errors import (
     InvalidInput,
@@ -30,13 +31,13 @@ from expunge.linear.solver import (
     Point,
     Progress,
     certified_distance,
-    margin_change,
     measure,
     minimise,
     objective_of,
     silent,
 )
 
+Counts = NDArray[np.int64]
 FAR = 0.5
 SLOW = 0.1
 
@@ -91,7 +92,7 @@ class State:
     intercept: bool
     tolerance: float
     count: int
-    members: Array
+    members: Counts
     parts: tuple[Part, ...]
 
     def __repr__(self) -> str:
@@ -118,10 +119,10 @@ class State:
 class Trace:
     """How a state was reached; depends on deleted rows, so it belongs in the sealed annex.
 
-    ``path`` is ``fitted``, ``bounded``, ``measured`` or ``refreshed``; ``distance`` the proved bound
-    that met the tolerance; ``residual`` and ``float_error`` the gradient's norm and its rounding
-    bound at the last measured point (sum units); ``curvature`` a lower bound of the smallest
-    eigenvalue; ``passes`` and ``refreshes`` count the work.
+    ``path`` is ``fitted``, ``bounded``, ``measured`` or ``refreshed``; ``distance`` the proved
+    bound that met the tolerance; ``residual`` and ``float_error`` the gradient's norm and its
+    rounding bound at the last measured point (sum units); ``curvature`` a lower bound of the
+    smallest eigenvalue; ``passes`` and ``refreshes`` count the work.
     """
 
     path: str
@@ -273,9 +274,9 @@ class _Deletion:
         self.weights = self.objective.centre(self.base.W + self.objective.unpack(delta, outputs))
         moved, product = A.norms(delta)
         offset = pack(self.base.W - self.anchor)
-        a, s = margin_change(A, offset), margin_change(A, delta)
+        a, s = A.margin_change(offset), A.margin_change(delta)
         penalty = pack(np.tile(self.objective.penalty(len(self.anchor)), (1, outputs)))
-        ridge = 0.98 * float(np.sum(penalty * delta * delta))
+        ridge = float(np.sum(penalty * delta * delta))
         loss_moved = math.sqrt(max(moved**2 - ridge, 0.0))
         error = A.error
         self.residual = step_residual(a, s, moved=moved, loss_moved=loss_moved, slack=error)
@@ -311,7 +312,7 @@ class _Deletion:
         if self.bound <= target:
             self.weights = point.W
             return True
-        change = margin_change(A, self.objective.pack(point.W - self.anchor))
+        change = A.margin_change(self.objective.pack(point.W - self.anchor))
         if change > FAR or after > SLOW * before:
             return False
         self.step()
@@ -338,15 +339,15 @@ def _columns(loss: str, outputs: int) -> list[slice]:
     return [slice(0, outputs)]
 
 
-def _members(rows: Rows, classes: bool) -> Array:
-    """Count rows of positive weight by class: positive entries per column, negatives first if one."""
+def _members(rows: Rows, classes: bool) -> Counts:
+    """Count rows by class: positive entries per column; of one column, the negatives first."""
     if not classes:
         return np.zeros(0, dtype=np.int64)
     live = rows.target[rows.weight > 0]
     positive = (live > 0).sum(axis=0)
     if live.shape[1] == 1:
         positive = np.concatenate([[len(live) - positive[0]], positive])
-    return positive.astype(np.int64)
+    return np.asarray(positive, dtype=np.int64)
 
 
 def _check_reached(state: State) -> None:

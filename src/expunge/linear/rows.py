@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, reduce
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -174,7 +175,7 @@ def curvature_rows(rows: Rows, loss: Loss, W: Array) -> Array:
 
 
 def max_leverage(rows: Rows, chol: Array) -> float:
-    """Return ``max_i x_iᵀ(LLᵀ)⁻¹x_i`` over rows of positive weight, rounded up (L lower, p × p)."""
+    """Return ``max_i x_iᵀ(LLᵀ)⁻¹x_i`` over rows of positive weight (L lower, p × p)."""
 
     def shard(i: int, j: int) -> float:
         top = 0.0
@@ -185,7 +186,7 @@ def max_leverage(rows: Rows, chol: Array) -> float:
             top = max(top, float(square[rows.weight[start:stop] > 0].max(initial=0.0)))
         return top
 
-    return 1.01 * max(_map_shards(rows, shard))
+    return max(_map_shards(rows, shard))
 
 
 def chain_length(n: int) -> int:
@@ -207,7 +208,8 @@ def _gradient_error(rows: Rows, loss: Loss, W: Array, sums: Array) -> float:
         spread = margin * (float(np.exp(min(margin * top, 700.0))) if loss.spread else 1.0)
         exponential = 0.0
     chain = gamma(chain_length(rows.X.shape[0]) + 3) + 8 * UNIT
-    return 1.01 * float(chain * sums[0] + spread * sums[1] + exponential * sums[2])
+    slope, square, plain = (float(total) for total in sums)
+    return 1.01 * (chain * slope + spread * square + exponential * plain)
 
 
 _Sums = tuple[Array, Array, float, Array | None]
@@ -335,7 +337,7 @@ def _map_shards(rows: Rows, work: Callable[[int, int], _T]) -> list[_T]:
     n = rows.X.shape[0]
     shards = max(1, min(SHARDS, n // BLOCK))
     cuts = [n * k // shards for k in range(shards + 1)]
-    spans = list(zip(cuts[:-1], cuts[1:], strict=True))
+    spans = list(pairwise(cuts))
     if shards == 1:
         return [work(*spans[0])]
     pool, workers = _threads()

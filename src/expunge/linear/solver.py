@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -101,7 +101,7 @@ class Point:
 
 @dataclass(frozen=True, repr=False)
 class Fitted:
-    """A minimiser located to within ``bound``: the point, and the factored Hessian at ``anchor``."""
+    """A minimiser located to within ``bound``, and the factored Hessian at ``anchor``."""
 
     point: Point
     anchor: Array
@@ -169,18 +169,11 @@ def certified_distance(
     """Bound ``‖W − ŵ‖₂`` at a measured point, given the curvature at ``anchor``."""
     residual = curvature.dual_norm(objective.pack(point.gradient))
     residual += point.error / math.sqrt(curvature.floor)
-    change = margin_change(curvature, objective.pack(point.W - anchor))
+    change = curvature.margin_change(objective.pack(point.W - anchor))
     bound = distance(
         residual * (1.0 + 2.0 * curvature.error), change, curvature.reach, curvature.floor
     )
     return bound + 2 * UNIT * float(np.linalg.norm(point.W))
-
-
-def margin_change(curvature: Curvature, v: Array) -> float:
-    """Bound the change of any row's margins (their spread, for softmax) along ``v`` (q, C)."""
-    if curvature.leverage == 0.0 or not v.any():
-        return 0.0
-    return math.sqrt(curvature.leverage / (1.0 - curvature.eta)) * curvature.norm(v)
 
 
 def _newton(
@@ -271,13 +264,11 @@ def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvatur
     margin_error = gamma(rows.width + 1) * top * float(np.linalg.norm(W))
     slack = math.expm1(min(2.0 * margin_error, 1.0)) + 10 * UNIT if loss.spread else 0.0
     rounding = gamma(chain_length(rows.X.shape[0]) + 8)
-    curvature = certify(H, slack=slack, rounding=rounding, leverage=0.0, ridge=objective.ridge)
+    curvature = certify(H, slack=slack, rounding=rounding, ridge=objective.ridge)
     if not loss.spread:
         return curvature
-    leverage = (loss.spread * top) ** 2 / curvature.floor
-    if not loss.coupled:
-        leverage = min(leverage, max_leverage(rows, curvature.chol))
-    return replace(curvature, leverage=1.01 * leverage)
+    leverage = math.inf if loss.coupled else max_leverage(rows, curvature.chol)
+    return curvature.with_reach(leverage, loss.spread * top)
 
 
 def _polish(objective: Objective, rows: Rows, point: Point, curvature: Curvature) -> Fitted:
