@@ -1,4 +1,4 @@
-"""Independent truths: minimisers in extended precision, and the data sets of the theory's vectors."""
+"""Independent truths: minimisers in extended precision; the data sets of the theory's vectors."""
 
 from __future__ import annotations
 

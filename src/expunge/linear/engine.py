@@ -10,6 +10,7 @@ still holds the state from before.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -189,7 +190,10 @@ def fit(
 
 @single_threaded_blas()
 def unlearn(
-    state: State, forget: Rows, retained: Rows | None = None, progress: Progress = silent
+    state: State,
+    forget: Rows,
+    retained: Rows | Callable[[], Rows] | None = None,
+    progress: Progress = silent,
 ) -> tuple[State, Trace]:
     """Delete rows; return the new state and its trace, or raise and change nothing.
 
@@ -198,8 +202,9 @@ def unlearn(
     state : State
     forget : Rows
         The deleted rows exactly as they were trained on (the caller checks that they were).
-    retained : Rows, optional
-        All rows retained after this deletion. Without them only the bound can be used.
+    retained : Rows or callable returning Rows, optional
+        All rows retained after this deletion; used, and a callable called, only if the bound does
+        not suffice. Without them only the bound can be used.
     progress : callable, optional
 
     Raises
@@ -222,21 +227,17 @@ def unlearn(
             + ("no rows" if count < 1 else "a class without rows")
             + "; a model of what is retained does not exist: retire the model instead"
         )
-    if retained is not None and retained.count != count:
-        raise RetainedMismatch(
-            f"the model retains {count} rows after this deletion, but {retained.count} retained "
-            "rows were given; pass exactly the training rows that are left"
-        )
     work = [
-        _Deletion(state, part, forget.outputs(c), None if retained is None else retained.outputs(c))
+        _Deletion(state, part, forget.outputs(c))
         for part, c in zip(state.parts, columns, strict=True)
     ]
-    share = state.tolerance / math.sqrt(len(work))
-    if math.hypot(*(w.bound for w in work)) > state.tolerance:
+    bound = math.hypot(*(w.bound for w in work))
+    if bound > state.tolerance:
         if retained is None:
-            raise NeedsRetainedData(_needs(state, math.hypot(*(w.bound for w in work))))
-        for w in work:
-            w.reach(share, progress)
+            raise NeedsRetainedData(_needs(state, bound))
+        rows = check_count(retained() if callable(retained) else retained, count)
+        for w, c in zip(work, columns, strict=True):
+            w.reach(rows.outputs(c), state.tolerance / math.sqrt(len(work)), progress)
     new = replace(state, count=count, members=members, parts=tuple(w.part() for w in work))
     _check_reached(new)
     passes, refreshes = sum(w.passes for w in work), sum(w.refreshes for w in work)
@@ -247,9 +248,8 @@ def unlearn(
 class _Deletion:
     """The deletion of some rows from one part, on its way up the ladder."""
 
-    def __init__(self, state: State, part: Part, forget: Rows, retained: Rows | None) -> None:
-        self.objective, self.retained = state.objective, retained
-        self.anchor = part.anchor
+    def __init__(self, state: State, part: Part, forget: Rows) -> None:
+        self.objective, self.anchor = state.objective, part.anchor
         self.passes = self.refreshes = 0
         gone = evaluate(forget, self.objective.loss, part.base.W)
         gradient = part.base.gradient - gone.gradient
@@ -285,21 +285,16 @@ class _Deletion:
         self.bound = distance(self.residual * (1 + 2 * error), a + s, A.reach, A.floor)
         self.bound += 2 * UNIT * float(np.linalg.norm(self.weights))
 
-    def reach(self, target: float, progress: Progress) -> None:
+    def reach(self, retained: Rows, target: float, progress: Progress) -> None:
         """Measure and refresh until the bound is at most ``target``."""
-        while self.bound > target:
-            if self.retained is None or self.refreshes:
-                return
-            if self.curvature is None or not self._measure(target):
-                self._refresh(progress)
+        while self.bound > target and not self.refreshes:
+            if self.curvature is None or not self._measure(retained, target, self.curvature):
+                self._refresh(retained, progress)
 
-    def _measure(self, target: float) -> bool:
+    def _measure(self, retained: Rows, target: float, A: Curvature) -> bool:
         """Take one pass at the current weights; False if a new Hessian is due."""
-        A = self.curvature
-        if A is None or self.retained is None:
-            return False
         before = A.dual_norm(self.objective.pack(self.base.gradient))
-        point = measure(self.objective, self.retained, self.weights)
+        point = measure(self.objective, retained, self.weights)
         self.passes += 1
         after = A.dual_norm(self.objective.pack(point.gradient))
         if after > 1.1 * self.residual + point.error / math.sqrt(A.floor):
@@ -318,11 +313,9 @@ class _Deletion:
         self.step()
         return True
 
-    def _refresh(self, progress: Progress) -> None:
-        if self.retained is None:
-            return
+    def _refresh(self, retained: Rows, progress: Progress) -> None:
         progress("new Hessian over the retained rows")
-        found = minimise(self.objective, self.retained, self.weights, progress)
+        found = minimise(self.objective, retained, self.weights, progress)
         self.refreshes += 1
         self.base, self.anchor, self.curvature = found.point, found.anchor, found.curvature
         self.weights, self.bound = found.point.W, found.bound
@@ -348,6 +341,16 @@ def _members(rows: Rows, classes: bool) -> Counts:
     if live.shape[1] == 1:
         positive = np.concatenate([[len(live) - positive[0]], positive])
     return np.asarray(positive, dtype=np.int64)
+
+
+def check_count(retained: Rows, count: int) -> Rows:
+    """Return ``retained`` if it has ``count`` rows, else raise :class:`RetainedMismatch`."""
+    if retained.count != count:
+        raise RetainedMismatch(
+            f"the model retains {count} rows after this deletion, but {retained.count} retained "
+            "rows were given; pass exactly the training rows that are left"
+        )
+    return retained
 
 
 def _check_reached(state: State) -> None:

@@ -1,0 +1,593 @@
+"""scikit-learn estimators that can forget.
+
+Parameters that scikit-learn has keep its names and meanings; four more fix the guarantee before
+the first request: ``epsilon``, ``delta``, ``releases`` and ``sigma``. Coefficients and predictions
+are always those of the published, noised model. What deletions need stays in a sealed state that is
+never shown, pickled or copied: a copy of an estimator predicts, and cannot unlearn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from expunge.certificate.policy import Policy
+from expunge.certificate.statement import Certificate
+from expunge.errors import ExpungeError, InvalidInput
+from expunge.guarantee import tolerance_for
+from expunge.linear.lineage import Lineage, Step, begin
+from expunge.linear.losses import Array
+from expunge.linear.rows import Matrix, Rows, make_rows
+from expunge.linear.state import open_lineage, save_lineage
+from expunge.modelfile import ReleasedModel, decode
+from expunge.noise import NoiseSource, OsEntropy, Seeded
+
+Retained = Rows | Callable[[], Rows] | tuple[Any, ...]
+
+
+class _Unlearner(BaseEstimator):
+    """What all estimators share: training a lineage, and deleting from it."""
+
+    _loss: ClassVar[str]
+    coef_: Array
+    intercept_: Array | float
+    _lineage: Lineage
+    _noise: NoiseSource
+
+    def unlearn(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+        retained: Retained | None = None,
+    ) -> Certificate:
+        """Delete rows and publish a new model.
+
+        Parameters
+        ----------
+        X : (k, d) array, data frame or CSR matrix
+            The rows to delete, with the values of the training.
+        y : (k,) array
+            Their targets.
+        sample_weight : (k,) array, optional
+            Their weights, if the training had weights.
+        ids : sequence of k str, optional
+            Whose rows these are; required if the training had ids. All rows of a person must be
+            there.
+        retained : (X, y), (X, y, sample_weight), Rows or callable returning Rows, optional
+            All rows retained after this deletion. Needed only if the deletion cannot be proved
+            from the sealed state; :meth:`rows` prepares them once for many deletions.
+
+        Returns
+        -------
+        Certificate
+            Unsigned; ``certificate.sign(signer)`` signs it.
+
+        Raises
+        ------
+        UnknownRecord, AlreadyDeleted, IncompletePerson, LastOfClass
+            If the rows cannot be deleted.
+        NeedsRetainedData, RetainedMismatch, ToleranceUnreachable, BudgetExhausted
+            If the deletion cannot be certified. Whatever is raised, the estimator is unchanged.
+        """
+        lineage = self._sealed()
+        step = lineage.prepare(
+            self.rows(X, y, sample_weight),
+            self._noise,
+            ids=ids,
+            retained=self.rows(*retained) if isinstance(retained, tuple) else retained,
+        )
+        lineage.accept(step)
+        self._publish(step)
+        if not isinstance(step.published.statement, Certificate):
+            raise TypeError("a deletion is certified")
+        return step.published.statement
+
+    def rows(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Rows:
+        """Return rows in the form that ``unlearn(retained=…)`` takes without further work.
+
+        ``rows.drop(index)`` removes rows in place, for long sequences of deletions.
+        """
+        check_is_fitted(self)
+        checked: Any = validate_data(
+            self, X, y, reset=False, accept_sparse="csr", dtype=_FLOATS, **self._y_rules()
+        )
+        features, targets = checked
+        weight = None if sample_weight is None else _weights(sample_weight, features)
+        intercept = self._policy().fit_intercept
+        return make_rows(features, self._encode(targets), weight, intercept=intercept)
+
+    def save_state(self, directory: str | Path) -> None:
+        """Write the sealed state to a new directory that only its owner can read.
+
+        Raises
+        ------
+        FolderProblem
+            If the directory exists.
+        """
+        save_lineage(self._sealed(), Path(directory))
+
+    def load_state(self, directory: str | Path) -> Self:
+        """Continue from a saved state: the estimator becomes the one that was saved.
+
+        Raises
+        ------
+        FolderProblem
+            If the directory holds no readable state.
+        InvalidInput
+            If the state is of another kind of model.
+        """
+        lineage = open_lineage(Path(directory))
+        if lineage.policy.loss not in self._losses():
+            raise InvalidInput(
+                f"{type(self).__name__} cannot continue a state of loss {lineage.policy.loss!r}"
+            )
+        self._adopt(lineage)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the sealed state out of pickles and copies: one holder spends the budget."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        return {k: v for k, v in state.items() if k not in ("_lineage", "_noise")}
+
+    def __sklearn_tags__(self) -> Any:
+        """Accept sparse input."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @classmethod
+    def _losses(cls) -> tuple[str, ...]:
+        return (cls._loss,)
+
+    def _y_rules(self) -> dict[str, Any]:
+        return {}
+
+    def _encode(self, y: NDArray[Any]) -> Array:
+        raise NotImplementedError
+
+    def _sealed(self) -> Lineage:
+        check_is_fitted(self)
+        if not hasattr(self, "_lineage"):
+            raise ExpungeError(
+                "this estimator is a copy: the sealed state stays with the original, so that the "
+                "privacy budget is spent once; unlearn there, or move it with save_state"
+            )
+        return self._lineage
+
+    def _policy(self) -> Policy:
+        policy: Policy = self.policy_
+        return policy
+
+    def _train(
+        self,
+        X: Matrix,
+        target: Array,
+        weight: Array | None,
+        ids: Sequence[str] | None,
+        *,
+        loss: str,
+        l2: float,
+        classes: tuple[Any, ...] | None,
+    ) -> None:
+        for name in ("epsilon", "delta", "sigma"):
+            _positive(self, name, getattr(self, name))
+        rows = make_rows(X, target, weight, intercept=bool(self.fit_intercept))
+        policy = Policy(
+            loss=loss,
+            l2=l2,
+            fit_intercept=bool(self.fit_intercept),
+            features=X.shape[1],
+            outputs=rows.target.shape[1],
+            epsilon=self.epsilon,
+            delta=self.delta,
+            releases=self.releases,
+            sigma=self.sigma,
+            tolerance=tolerance_for(self.sigma, self.epsilon, self.delta, self.releases),
+            capacity=rows.count,
+            classes=classes,
+            unit="record" if ids is None else "person",
+            noise="osEntropy" if self.random_state is None else "seeded",
+        )
+        self._noise = _source(self.random_state)
+        lineage, step = begin(policy, rows, self._noise, ids=ids)
+        self._lineage, self.policy_ = lineage, policy
+        self._publish(step)
+
+    def _adopt(self, lineage: Lineage) -> None:
+        self._lineage, self._noise = lineage, _source(self.random_state)
+        self.policy_, self.n_features_in_ = lineage.policy, lineage.policy.features
+        self._show(decode(lineage.content))
+
+    def _publish(self, step: Step) -> None:
+        self._show(step.published.model)
+
+    def _show(self, model: ReleasedModel) -> None:
+        self.coef_ = model.coef
+        self.intercept_ = np.zeros(len(model.coef)) if model.intercept is None else model.intercept
+
+    def _scores(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        rows: Any = validate_data(self, X, reset=False, accept_sparse="csr", dtype=_FLOATS)
+        return np.asarray(rows @ np.atleast_2d(self.coef_).T) + self.intercept_
+
+
+_FLOATS = [np.float64, np.float32]
+
+
+class _Classifier(ClassifierMixin, _Unlearner):
+    """What classifiers share: labels."""
+
+    classes_: NDArray[Any]
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Self:
+        """Fit, publish release 1, and keep the sealed state for deletions.
+
+        Parameters
+        ----------
+        X : (n, d) array, data frame or CSR matrix
+        y : (n,) array of labels
+        sample_weight : (n,) array, optional
+            Rows of weight 0 are left out: they were never trained on.
+        ids : sequence of n str, optional
+            Whose rows these are; a person may own several. Without ids a row is known by its
+            values.
+
+        Raises
+        ------
+        InvalidInput, ToleranceUnreachable
+            If the data are unusable, or the tolerance cannot be proved on them.
+        """
+        checked: Any = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS)
+        check_classification_targets(checked[1])
+        rows, labels, weight, ids = _kept(checked[0], checked[1], sample_weight, ids)
+        self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise InvalidInput(
+                f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
+                f"data contains only one class: {self.classes_[0]!r}"
+            )
+        target, classes = self._encode(labels), tuple(self.classes_.tolist())
+        self._train(rows, target, weight, ids, loss=self._loss_of(), l2=self._l2(), classes=classes)
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return the scores of the released model: (n,) for two classes, else (n, K)."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the labels that the released model predicts, (n,)."""
+        scores = self.decision_function(X)
+        index = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[index]
+        return labels
+
+    def _loss_of(self) -> str:
+        return self._loss
+
+    def _l2(self) -> float:
+        raise NotImplementedError
+
+    def _adopt(self, lineage: Lineage) -> None:
+        self.classes_ = np.array(lineage.policy.classes)
+        super()._adopt(lineage)
+
+    def _index(self, y: NDArray[Any]) -> NDArray[np.intp]:
+        index = np.searchsorted(self.classes_, y)
+        index = np.minimum(index, len(self.classes_) - 1)
+        if not (self.classes_[index] == y).all():
+            strange = np.unique(y[self.classes_[index] != y]).tolist()
+            raise InvalidInput(f"labels {strange} were not trained on; known: {self.classes_}")
+        return index
+
+    def _encode(self, y: NDArray[Any]) -> Array:
+        index = self._index(y)
+        if len(self.classes_) == 2:
+            return np.where(index == 1, 1.0, -1.0)[:, None]
+        one_hot = np.eye(len(self.classes_))[index]
+        return one_hot if self._loss_of() == "softmax" else 2.0 * one_hot - 1.0
+
+
+class LogisticRegression(_Classifier):
+    """Logistic regression, binary or multinomial, with certified deletion.
+
+    Minimises ``C Σ_i s_i ℓ_i + ½‖w‖²`` as scikit-learn does; the intercept is not penalised. The
+    published coefficients are the minimiser, located to within the tolerance that the four
+    guarantee parameters imply, plus N(0, sigma²) on every coefficient and intercept.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Inverse of the L2 penalty, positive.
+    fit_intercept : bool, default=True
+    multi_class : {"multinomial", "ovr"}, default="multinomial"
+        For three classes or more: one softmax model, or one binary model a class.
+    epsilon, delta : float, default=1.0, 1e-6
+        Someone who sees every release since a deletion cannot tell them, beyond (ε, δ), from the
+        releases of a model trained without the deleted rows.
+    releases : int, default=1000
+        How many releases the guarantee covers, the training included.
+    sigma : float, default=0.01
+        Standard deviation of the noise, in units of a coefficient. Larger: more deletions without
+        the retained data. With rows of norm B the scores move by about ``sigma * B``.
+    random_state : int, optional
+        Seeds the noise, for tests: certificates then say "not for production".
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+    coef_ : (1, d) or (K, d) array
+        The released coefficients.
+    intercept_ : (1,) or (K,) array
+    policy_ : Policy
+        Everything public that was fixed before any request.
+    n_features_in_ : int
+    feature_names_in_ : array, if the columns had names
+
+    References
+    ----------
+    Guo, Goldstein, Hannun, van der Maaten. Certified data removal from machine learning models.
+    ICML 2020. The bound is expunge's own, see docs/theory.md.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = X / X.max(axis=0)
+    >>> clf = LogisticRegression().fit(X, y)
+    >>> certificate = clf.unlearn(X[:3], y[:3], retained=(X[3:], y[3:]))
+    >>> certificate.grade.value, certificate.guarantee.epsilon
+    ('certified', 1.0)
+    >>> clf.unlearn(X[:1], y[:1])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    expunge.errors.AlreadyDeleted: ...
+    """
+
+    _loss = "logistic"
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        multi_class: str = "multinomial",
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        releases: int = 1000,
+        sigma: float = 0.01,
+        random_state: int | None = None,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.multi_class = multi_class
+        self.epsilon = epsilon
+        self.delta = delta
+        self.releases = releases
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return class probabilities (n, K) of the released model."""
+        scores = self._scores(X)
+        if scores.shape[1] == 1:
+            return np.hstack([expit(-scores), expit(scores)])
+        if self.policy_.loss == "softmax":
+            return np.asarray(softmax(scores, axis=1))
+        share = expit(scores)
+        total: Array = share / share.sum(axis=1, keepdims=True)
+        return total
+
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        """Return logarithms of the class probabilities."""
+        return np.log(self.predict_proba(X))
+
+    @classmethod
+    def _losses(cls) -> tuple[str, ...]:
+        return ("logistic", "softmax", "logistic-ovr")
+
+    def _l2(self) -> float:
+        return 1.0 / _positive(self, "C", self.C)
+
+    def _loss_of(self) -> str:
+        if self.multi_class not in ("multinomial", "ovr"):
+            raise InvalidInput(
+                "The 'multi_class' parameter of LogisticRegression must be 'multinomial' or 'ovr'. "
+                f"Got {self.multi_class!r} instead."
+            )
+        if len(self.classes_) == 2:
+            return "logistic"
+        return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
+
+
+class RidgeClassifier(_Classifier):
+    """Least squares on ±1 targets with an L2 penalty and certified deletion.
+
+    Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. Deletion
+    needs no retained data: a quadratic objective is known exactly from its O(d²) sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        The L2 penalty, positive.
+    fit_intercept, epsilon, delta, releases, random_state
+        As for :class:`LogisticRegression`.
+    sigma : float, default=1e-3
+        Standard deviation of the noise, in units of a coefficient.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, policy_, n_features_in_, feature_names_in_
+        As for :class:`LogisticRegression`.
+    """
+
+    _loss = "squared"
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        releases: int = 1000,
+        sigma: float = 1e-3,
+        random_state: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.epsilon = epsilon
+        self.delta = delta
+        self.releases = releases
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def _l2(self) -> float:
+        return _positive(self, "alpha", self.alpha)
+
+
+class Ridge(MultiOutputMixin, RegressorMixin, _Unlearner):
+    """Ridge regression with certified deletion, from O(d²) sums and without retained data.
+
+    Minimises ``Σ_i s_i ‖y_i − x_iᵀw − b‖² + alpha‖w‖²``, as scikit-learn does.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        The L2 penalty, positive.
+    fit_intercept, epsilon, delta, releases, random_state
+        As for :class:`LogisticRegression`.
+    sigma : float, default=1e-3
+        Standard deviation of the noise, in units of a coefficient.
+
+    Attributes
+    ----------
+    coef_ : (d,) or (C, d) array
+        The released coefficients.
+    intercept_ : float or (C,) array
+    policy_, n_features_in_, feature_names_in_
+        As for :class:`LogisticRegression`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = Ridge().fit(X, y)
+    >>> model.unlearn(X[:5], y[:5]).grade.value
+    'certified'
+    """
+
+    _loss = "squared"
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        releases: int = 1000,
+        sigma: float = 1e-3,
+        random_state: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.epsilon = epsilon
+        self.delta = delta
+        self.releases = releases
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Self:
+        """Fit, publish release 1, and keep the sealed state for deletions.
+
+        Parameters and errors as for :meth:`LogisticRegression.fit`; ``y`` is (n,) or (n, C).
+        """
+        checked: Any = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_FLOATS, **self._y_rules()
+        )
+        rows, values, weight, ids = _kept(checked[0], checked[1], sample_weight, ids)
+        self._single = values.ndim == 1
+        l2 = _positive(self, "alpha", self.alpha)
+        self._train(rows, self._encode(values), weight, ids, loss=self._loss, l2=l2, classes=None)
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Return the released model's predictions, (n,) or (n, C)."""
+        scores = self._scores(X)
+        return scores[:, 0] if self._single else scores
+
+    def _y_rules(self) -> dict[str, Any]:
+        return {"multi_output": True, "y_numeric": True}
+
+    def _encode(self, y: NDArray[Any]) -> Array:
+        return np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+
+    def _adopt(self, lineage: Lineage) -> None:
+        self._single = lineage.policy.outputs == 1
+        super()._adopt(lineage)
+
+    def _show(self, model: ReleasedModel) -> None:
+        super()._show(model)
+        if self._single:
+            self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+
+
+def _positive(estimator: BaseEstimator, name: str, value: Any) -> float:
+    if isinstance(value, int | float | np.number) and 0 < value < np.inf:
+        return float(value)
+    raise InvalidInput(
+        f"The {name!r} parameter of {type(estimator).__name__} must be a float in the range "
+        f"(0, inf). Got {value!r} instead."
+    )
+
+
+def _source(random_state: int | None) -> NoiseSource:
+    return OsEntropy() if random_state is None else Seeded(random_state)
+
+
+def _weights(sample_weight: ArrayLike, X: Matrix) -> Array:
+    weight: Array = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    return weight
+
+
+def _kept(
+    X: Matrix, y: NDArray[Any], sample_weight: ArrayLike | None, ids: Sequence[str] | None
+) -> tuple[Matrix, NDArray[Any], Array | None, Sequence[str] | None]:
+    """Leave out rows of weight 0: they were never trained on."""
+    if ids is not None and len(ids) != X.shape[0]:
+        raise InvalidInput(f"expected {X.shape[0]} ids, one per row, got {len(ids)}")
+    if sample_weight is None:
+        return X, y, None, ids
+    weight = _weights(sample_weight, X)
+    keep = np.flatnonzero(weight)
+    if len(keep) == len(weight):
+        return X, y, weight, ids
+    X = sp.csr_array(X)[keep] if sp.issparse(X) else X[keep]
+    return X, y[keep], weight[keep], None if ids is None else [ids[i] for i in keep.tolist()]

@@ -1,0 +1,345 @@
+"""A model and its releases: the sealed state, who was trained on, the noise and the certificates.
+
+:func:`begin` trains and makes release 1. :meth:`Lineage.prepare` does all that a deletion needs
+and changes nothing; :meth:`Lineage.accept` makes it so. Whatever fails in between leaves the
+lineage as it was. A lineage knows no files: estimators keep one in memory, the model folder on
+disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from expunge import __version__
+from expunge.certificate.blocks import (
+    Algorithm,
+    Commitments,
+    Issuer,
+    NoiseRecord,
+    Request,
+    Subject,
+    sealed_digest,
+)
+from expunge.certificate.commit import row_digests
+from expunge.certificate.members import Heads, Members, Removal
+from expunge.certificate.policy import Policy
+from expunge.certificate.statement import Certificate, ModelRelease
+from expunge.linear import engine
+from expunge.linear.engine import State, Trace
+from expunge.linear.losses import Array
+from expunge.linear.rows import Rows
+from expunge.linear.solver import Progress, silent
+from expunge.modelfile import ReleasedModel, digest, encode
+from expunge.noise import NoiseSource, release
+
+MODEL_NAME = "model.safetensors"
+NOBODY = Issuer("unnamed")
+ALGORITHM = Algorithm("newton-to-tolerance", __version__)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a statement says beside the numbers: who signs, when, where the policy is logged."""
+
+    issuer: Issuer = NOBODY
+    log_index: int | None = None
+    issued_at: datetime | None = None
+    requests: tuple[Request, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Published:
+    """A release: the model, its file, its statement, and the sealed annex behind the statement."""
+
+    model: ReleasedModel
+    content: bytes
+    statement: Certificate | ModelRelease
+    annex: bytes
+
+
+@dataclass(frozen=True, repr=False)
+class Step:
+    """A release that has not happened yet, with the state it leads to."""
+
+    state: State
+    removal: Removal | None
+    published: Published
+    trace: Trace
+
+
+@dataclass(repr=False)
+class Lineage:
+    """All releases of one model under one policy.
+
+    Attributes
+    ----------
+    policy : Policy
+        Public, fixed before any request.
+    state : State
+        Sealed.
+    members : Members
+        Sealed.
+    noise_key : bytes
+        Sealed 32-byte key of the noise tags.
+    sparse : bool
+        Whether rows were trained on as CSR.
+    number : int
+        Number of the current release, the training being 1.
+    previous : str
+        Payload digest of the current release's statement.
+    content : bytes
+        The published model file.
+    """
+
+    policy: Policy
+    state: State
+    members: Members
+    noise_key: bytes
+    sparse: bool
+    number: int
+    previous: str
+    content: bytes
+
+    def __repr__(self) -> str:
+        """Say which release this is; nothing that is sealed."""
+        return f"Lineage({self.policy.lineage[:8]}…, release {self.number})"
+
+    def prepare(
+        self,
+        forget: Rows,
+        noise: NoiseSource,
+        *,
+        ids: Sequence[str] | None = None,
+        retained: Rows | Callable[[], Rows] | None = None,
+        context: Context = Context(),
+        progress: Progress = silent,
+    ) -> Step:
+        """Work out a deletion: new state, fresh noise, certificate. Nothing changes yet.
+
+        Parameters
+        ----------
+        forget : Rows
+            The rows to delete, with the values, targets and weights of their training.
+        noise : NoiseSource
+        ids : sequence of str, optional
+            Whose rows these are; required if the model was trained with ids.
+        retained : Rows or callable, optional
+            See :func:`expunge.linear.engine.unlearn`.
+        context : Context
+        progress : callable
+
+        Raises
+        ------
+        UnknownRecord, AlreadyDeleted, IncompletePerson
+            If the rows are not live rows of the model, or not all of a person's.
+        LastOfClass, RetainedMismatch, NeedsRetainedData, ToleranceUnreachable
+            See :func:`expunge.linear.engine.unlearn`.
+        BudgetExhausted
+            If the policy covers no further release or deletion.
+        """
+        removal = self.members.preview(self.digests(forget), ids)
+        state, trace = engine.unlearn(self.state, forget, retained, progress)
+        model, content, record = _release(self.policy, state, noise, self.noise_key)
+        annex = _annex(trace, self.policy)
+        certificate = Certificate.issue(
+            self.policy,
+            subject=[Subject(MODEL_NAME, digest(content))],
+            requests=context.requests,
+            commitments=_commitments(self.members.depth, removal.after),
+            algorithm=ALGORITHM,
+            model_before=digest(self.content),
+            noise=record,
+            sealed_digest=sealed_digest(annex),
+            release=self.number + 1,
+            previous=self.previous,
+            log_index=context.log_index,
+            issuer=context.issuer,
+            issued_at=context.issued_at,
+        )
+        return Step(state, removal, Published(model, content, certificate, annex), trace)
+
+    def prepare_retrain(
+        self,
+        retained: Rows,
+        noise: NoiseSource,
+        *,
+        context: Context = Context(),
+        progress: Progress = silent,
+    ) -> Step:
+        """Work out a retrain from scratch on the retained rows, as the next release.
+
+        Afterwards the sealed state is a function of the retained rows alone.
+
+        Raises
+        ------
+        RetainedMismatch
+            If the rows are not as many as the model retains.
+        ToleranceUnreachable, BudgetExhausted
+            As for a deletion.
+        """
+        engine.check_count(retained, self.state.count)
+        state, trace = engine.fit(
+            retained,
+            loss=self.policy.loss,
+            l2=self.policy.l2,
+            tolerance=self.policy.tolerance,
+            classes=bool(len(self.state.members)),
+            progress=progress,
+        )
+        published = _publish(
+            self.policy,
+            state,
+            trace,
+            noise,
+            self.noise_key,
+            self.members,
+            context,
+            reason="retrain",
+            release=self.number + 1,
+            previous=self.previous,
+        )
+        return Step(state, None, published, trace)
+
+    def accept(self, step: Step) -> None:
+        """Make a prepared release the current one."""
+        if step.removal is not None:
+            self.members.apply(step.removal)
+        self.state = step.state
+        self.content = step.published.content
+        self.previous = step.published.statement.digest
+        self.number += 1
+
+    def digests(self, rows: Rows) -> Any:
+        """Return the row digests (k, 32) of rows in the form in which they were trained on."""
+        return row_digests(_as_trained(rows, self.sparse), rows.target, rows.weight)
+
+
+def begin(
+    policy: Policy,
+    rows: Rows,
+    noise: NoiseSource,
+    *,
+    ids: Sequence[str] | None = None,
+    context: Context = Context(),
+    progress: Progress = silent,
+) -> tuple[Lineage, Step]:
+    """Train under a policy and prepare release 1.
+
+    Parameters
+    ----------
+    policy : Policy
+    rows : Rows
+        All of positive weight.
+    noise : NoiseSource
+    ids : sequence of str, optional
+        Whose rows these are; without ids, rows are known by their values.
+    context : Context
+    progress : callable
+
+    Raises
+    ------
+    InvalidInput, ToleranceUnreachable
+        See :func:`expunge.linear.engine.fit`.
+    """
+    progress("fitting")
+    state, trace = engine.fit(
+        rows,
+        loss=policy.loss,
+        l2=policy.l2,
+        tolerance=policy.tolerance,
+        classes=policy.classes is not None,
+        progress=progress,
+    )
+    progress("committing to the records")
+    sparse = bool(sp.issparse(rows.X))
+    members = Members.enrol(row_digests(_as_trained(rows, sparse), rows.target, rows.weight), ids)
+    key = os.urandom(32)
+    published = _publish(
+        policy,
+        state,
+        trace,
+        noise,
+        key,
+        members,
+        context,
+        reason="training",
+        release=1,
+        previous=None,
+    )
+    lineage = Lineage(
+        policy, state, members, key, sparse, 1, published.statement.digest, published.content
+    )
+    return lineage, Step(state, None, published, trace)
+
+
+def _as_trained(rows: Rows, sparse: bool) -> Any:
+    if sparse:
+        return sp.csr_array(rows.X)
+    return rows.X.toarray() if sp.issparse(rows.X) else rows.X
+
+
+def _publish(
+    policy: Policy,
+    state: State,
+    trace: Trace,
+    noise: NoiseSource,
+    key: bytes,
+    members: Members,
+    context: Context,
+    *,
+    reason: str,
+    release: int,
+    previous: str | None,
+) -> Published:
+    model, content, record = _release(policy, state, noise, key)
+    annex = _annex(trace, policy)
+    statement = ModelRelease.issue(
+        policy,
+        subject=[Subject(MODEL_NAME, digest(content))],
+        commitments=_commitments(members.depth, members.heads()),
+        algorithm=ALGORITHM,
+        noise=record,
+        sealed_digest=sealed_digest(annex),
+        reason=reason,
+        release=release,
+        previous=previous,
+        log_index=context.log_index,
+        issuer=context.issuer,
+        issued_at=context.issued_at,
+    )
+    return Published(model, content, statement, annex)
+
+
+def _release(
+    policy: Policy, state: State, noise: NoiseSource, key: bytes
+) -> tuple[ReleasedModel, bytes, NoiseRecord]:
+    found = release(state.weights, policy.sigma, noise, key)
+    model = to_model(policy, found.weights)
+    return model, encode(model), NoiseRecord.of(found)
+
+
+def to_model(policy: Policy, weights: Array) -> ReleasedModel:
+    """Return weights (p, outputs) as the model file has them."""
+    d = policy.features
+    coef = np.ascontiguousarray(weights[:d].T)
+    intercept = np.ascontiguousarray(weights[d]) if policy.fit_intercept else None
+    return ReleasedModel(coef, intercept, policy.loss, policy.classes)
+
+
+def _commitments(depth: int, heads: Heads) -> Commitments:
+    return Commitments(depth, heads.training, heads.deleted, heads.retained)
+
+
+def _annex(trace: Trace, policy: Policy) -> bytes:
+    """Return the annex for auditors: noiseless facts, behind a random nonce."""
+    facts = {name: repr(v) if isinstance(v, float) else v for name, v in asdict(trace).items()}
+    facts |= {"nonce": os.urandom(32).hex(), "tolerance": repr(policy.tolerance)}
+    return json.dumps(facts, sort_keys=True).encode()

@@ -1,0 +1,226 @@
+"""The estimators as scikit-learn users meet them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from sklearn import linear_model
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, Normalizer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from expunge.errors import (
+    AlreadyDeleted,
+    BudgetExhausted,
+    ExpungeError,
+    FolderProblem,
+    IncompletePerson,
+    InvalidInput,
+    UnknownRecord,
+)
+from expunge.linear.estimators import LogisticRegression, Ridge, RidgeClassifier
+
+ALL = [LogisticRegression(), LogisticRegression(multi_class="ovr"), Ridge(), RidgeClassifier()]
+
+
+@parametrize_with_checks(ALL)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def data(name):
+    X, y = {"cancer": load_breast_cancer, "iris": load_iris, "diabetes": load_diabetes}[name](
+        return_X_y=True
+    )
+    return (X / np.abs(X).max(axis=0), y)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("name", ["cancer", "iris"])
+def test_logistic_agrees_with_scikit_learn(name, weighted, intercept):
+    X, y = data(name)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y)) if weighted else None
+    ours = LogisticRegression(C=10, fit_intercept=intercept, sigma=1e-6).fit(X, y, weight)
+    theirs = linear_model.LogisticRegression(
+        C=10, fit_intercept=intercept, solver="newton-cholesky", tol=1e-12, max_iter=1000
+    ).fit(X, y, weight)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-5)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-5)
+    np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-4)
+
+
+def test_one_vs_rest_agrees_with_scikit_learn():
+    X, y = data("iris")
+    ours = LogisticRegression(multi_class="ovr", sigma=1e-6).fit(X, y)
+    for k in range(3):
+        theirs = linear_model.LogisticRegression(tol=1e-12, solver="newton-cholesky").fit(X, y == k)
+        np.testing.assert_allclose(ours.coef_[k], theirs.coef_[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_ridge_agrees_with_scikit_learn(weighted):
+    X, y = data("diabetes")
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y)) if weighted else None
+    for target in (y, np.column_stack([y, -2 * y + 1])):
+        ours = Ridge(alpha=0.5, sigma=1e-5).fit(X, target, weight)
+        theirs = linear_model.Ridge(alpha=0.5).fit(X, target, weight)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+        np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-3)
+    X, y = data("iris")
+    ours, theirs = RidgeClassifier(sigma=1e-7).fit(X, y), linear_model.RidgeClassifier().fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    assert (ours.predict(X) == theirs.predict(X)).all()
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_unlearning_reaches_a_retrain(estimator):
+    X, y = data("diabetes" if isinstance(estimator, Ridge) else "iris")
+    keep = np.arange(len(y)) % 7 != 0
+    gone = clone(estimator).set_params(random_state=3).fit(X, y)
+    for rows in np.array_split(np.flatnonzero(~keep), 4):
+        keep_now = np.setdiff1d(np.arange(len(y)), np.flatnonzero(~keep)[: rows[-1] // 7 + 1])
+        certificate = gone.unlearn(X[rows], y[rows], retained=(X[keep_now], y[keep_now]))
+        assert not certificate.production
+    fresh = clone(estimator).set_params(random_state=4).fit(X[keep], y[keep])
+    a, b = gone._lineage.state.weights, fresh._lineage.state.weights
+    assert np.linalg.norm(a - b) <= 2 * gone.policy_.tolerance
+    assert not np.array_equal(gone.coef_.T.ravel()[:1], a.ravel()[:1])
+
+
+def test_ridge_needs_no_retained_data():
+    X, y = data("diabetes")
+    model = Ridge().fit(X, y)
+    for i in range(0, 300, 3):
+        model.unlearn(X[i : i + 3], y[i : i + 3])
+    fresh = Ridge().fit(X[300:], y[300:])
+    a, b = model._lineage.state.weights, fresh._lineage.state.weights
+    assert np.linalg.norm(a - b) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_bad_requests_change_nothing():
+    X, y = data("cancer")
+    model = LogisticRegression(random_state=0).fit(X, y)
+    model.unlearn(X[:1], y[:1], retained=(X[1:], y[1:]))
+    before = pickle.dumps((model.coef_, model.intercept_)), model._lineage.members.heads()
+    left = (X[2:], y[2:])
+    cases = [
+        (AlreadyDeleted, lambda: model.unlearn(X[:1], y[:1], retained=left)),
+        (UnknownRecord, lambda: model.unlearn(X[1:2] + 1e-9, y[1:2], retained=left)),
+        (UnknownRecord, lambda: model.unlearn(X[1:2], 1 - y[1:2], retained=left)),
+        (UnknownRecord, lambda: model.unlearn(X[1:2], y[1:2], sample_weight=[2.0], retained=left)),
+        (InvalidInput, lambda: model.unlearn(X[[1, 1]], y[[1, 1]], retained=left)),
+        (InvalidInput, lambda: model.unlearn(X[1:2], [7], retained=left)),
+        (InvalidInput, lambda: model.unlearn(X[1:2], y[1:2], ids=["a"], retained=left)),
+        (ValueError, lambda: model.unlearn(X[1:2, :3], y[1:2], retained=left)),
+        (ValueError, lambda: model.unlearn(X[:0], y[:0], retained=left)),
+        (ValueError, lambda: model.unlearn(X[1:2] * np.nan, y[1:2], retained=left)),
+        (ExpungeError, lambda: model.unlearn(X[1:2], y[1:2], retained=(X, y))),
+    ]
+    for error, call in cases:
+        with pytest.raises(error):
+            call()
+        now = pickle.dumps((model.coef_, model.intercept_)), model._lineage.members.heads()
+        assert now == before
+    model.unlearn(X[1:2], y[1:2], retained=left)
+
+
+def test_persons_go_whole():
+    X, y = data("cancer")
+    people = [f"p{i // 3}" for i in range(len(y))]
+    model = LogisticRegression().fit(X, y, ids=people)
+    with pytest.raises(IncompletePerson):
+        model.unlearn(X[:2], y[:2], ids=people[:2], retained=(X[2:], y[2:]))
+    with pytest.raises(InvalidInput):
+        model.unlearn(X[:3], y[:3], retained=(X[3:], y[3:]))
+    certificate = model.unlearn(X[:3], y[:3], ids=people[:3], retained=(X[3:], y[3:]))
+    assert certificate.guarantee.unit == "person"
+    assert certificate.commitments.deleted.count == 3
+
+
+def test_budget_ends():
+    X, y = data("cancer")
+    model = LogisticRegression(releases=2).fit(X, y)
+    model.unlearn(X[:1], y[:1], retained=(X[1:], y[1:]))
+    with pytest.raises(BudgetExhausted, match="epsilon would really be"):
+        model.unlearn(X[1:2], y[1:2], retained=(X[2:], y[2:]))
+
+
+def test_copies_predict_and_cannot_unlearn(tmp_path):
+    X, y = data("cancer")
+    model = LogisticRegression().fit(X, y)
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):  # noqa: S301
+        assert (twin.predict(X) == model.predict(X)).all()
+        with pytest.raises(ExpungeError, match="copy"):
+            twin.unlearn(X[:1], y[:1])
+    lineage = model._lineage
+    for secret in (
+        lineage.noise_key,
+        lineage.state.weights.tobytes(),
+        lineage.members.key.tobytes(),
+    ):
+        assert secret not in pickle.dumps(model)
+    assert repr(model) == "LogisticRegression()"
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_state_survives_a_save(estimator, tmp_path):
+    X, y = data("diabetes" if isinstance(estimator, Ridge) else "iris")
+    model = clone(estimator).fit(X, y)
+    model.unlearn(X[:2], y[:2], retained=(X[2:], y[2:]))
+    model.save_state(tmp_path / "state")
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+    again = clone(estimator).load_state(tmp_path / "state")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    with pytest.raises(AlreadyDeleted):
+        again.unlearn(X[:2], y[:2], retained=(X[2:], y[2:]))
+    certificate = again.unlearn(X[2:4], y[2:4], retained=(X[4:], y[4:]))
+    assert certificate.budget.release == 3
+    with pytest.raises(FolderProblem, match="exists"):
+        again.save_state(tmp_path / "state")
+    with pytest.raises(FolderProblem, match="no saved state"):
+        clone(estimator).load_state(tmp_path)
+
+
+def test_frames_pipelines_and_searches():
+    X, y = data("cancer")
+    names = [f"f{i}" for i in range(X.shape[1])]
+    for frame in (pd.DataFrame(X, columns=names), pl.DataFrame(X, schema=names)):
+        model = LogisticRegression(random_state=0).fit(frame, y)
+        assert list(model.feature_names_in_) == names
+        model.unlearn(frame[:2], y[:2], retained=(frame[2:], y[2:]))
+    search = GridSearchCV(LogisticRegression(), {"C": [0.1, 10]}, cv=3, n_jobs=2).fit(X, y)
+    assert search.best_estimator_.unlearn(X[:1], y[:1], retained=(X[1:], y[1:])).grade
+    pipe = make_pipeline(Normalizer(), LogisticRegression()).fit(X, y)
+    assert pipe.score(X, y) > 0.85
+    assert make_pipeline(MinMaxScaler(), RidgeClassifier()).fit(X, y).score(X, y) > 0.9
+
+
+def test_sparse_rows_are_deleted_in_either_form():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:300] / 16, y[:300]
+    for fitted, asked in ((sp.csr_matrix(X), X), (X, sp.csr_matrix(X))):
+        model = LogisticRegression().fit(fitted, y)
+        model.unlearn(asked[:2], y[:2], retained=(asked[2:], y[2:]))
+        with pytest.raises(AlreadyDeleted):
+            model.unlearn(fitted[:2], y[:2])
+
+
+@pytest.mark.parametrize("bad", [0, -1, np.inf, np.nan, "1", None])
+def test_parameters_are_checked(bad):
+    X, y = data("iris")
+    for model in (LogisticRegression(C=bad), Ridge(alpha=bad), RidgeClassifier(alpha=bad)):
+        with pytest.raises(ValueError, match="must be a float in the range"):
+            model.fit(X, y)
+    for name in ("epsilon", "delta", "sigma"):
+        with pytest.raises((ValueError, ExpungeError)):
+            LogisticRegression(**{name: bad}).fit(X, y)
