@@ -66,3 +66,7 @@ class KeyUnusable(ExpungeError):
 
 class FolderProblem(ExpungeError):
     """A model folder is missing, occupied, locked or damaged."""
+
+
+class DataMissing(ExpungeError):
+    """A data set for the demonstration or a benchmark is not installed."""

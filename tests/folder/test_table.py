@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -138,7 +139,7 @@ def test_label_is_not_also_id_or_feature(tmp_path):
         read(path, label="ill", identifier="ill")
     with pytest.raises(InvalidInput, match="again as another column"):
         read(path, label="ill", columns=["ill"])
-    with pytest.raises(InvalidInput, match="no column 'agee'.* Did you mean 'age'"):
+    with pytest.raises(InvalidInput, match=r"no column 'agee'.* Did you mean 'age'"):
         read(path, label="ill", ignore=["agee"])
 
 
@@ -187,6 +188,17 @@ id_columns = st.one_of(
 )
 
 
+def spelling(value: str | int | float) -> str:
+    """The documented rule for ids, one at a time."""
+    text = str(value)
+    if re.fullmatch(r"-?[0-9]+\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{1,2}", text):
+        whole = Decimal(text)
+        if "e" not in text:
+            return text.split(".")[0]
+        return str(int(whole)) if whole == int(whole) and abs(whole) < 2**53 else text
+    return text
+
+
 @given(id_columns)
 def test_same_ids_from_csv_and_parquet(tmp_path_factory, values):
     directory = tmp_path_factory.mktemp("ids")
@@ -194,11 +206,12 @@ def test_same_ids_from_csv_and_parquet(tmp_path_factory, values):
     parquet.write_table(data, directory / "p.parquet")
     arrow_csv.write_csv(data, directory / "p.csv")
     data.to_pandas().to_csv(directory / "q.csv", index=False)
-    try:
-        expected = read(directory / "p.parquet", identifier="person").ids.to_pylist()
-    except InvalidInput as error:
-        assert "two ways" in str(error)
+    if len({str(value) for value in values}) > len({spelling(value) for value in values}):
+        with pytest.raises(InvalidInput, match="in two ways"):
+            read(directory / "p.parquet", identifier="person")
         return
+    expected = read(directory / "p.parquet", identifier="person").ids.to_pylist()
+    assert expected == [spelling(value) for value in values]
     assert read(directory / "p.csv", identifier="person").ids.to_pylist() == expected
     if not isinstance(values[0], float):
         assert read(directory / "q.csv", identifier="person").ids.to_pylist() == expected
@@ -222,7 +235,7 @@ def test_rows_of_ids():
     assert chosen.features["x"].to_pylist() == [1, 3, 4]
     assert chosen.label.to_pylist() == [0, 1, 0]
     assert chosen.ids.to_pylist() == ["a", "a", "c"]
-    with pytest.raises(UnknownRecord, match="2 of the ids own no row of t: 'z', ' a'.*spaces"):
+    with pytest.raises(UnknownRecord, match=r"2 of the ids own no row of t: 'z', ' a'.*spaces"):
         table.mask_of(["a", "z", " a"])
     with pytest.raises(InvalidInput, match="without an id column"):
         from_arrow(data, source="t").mask_of(["a"])
