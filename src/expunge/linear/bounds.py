@@ -11,6 +11,7 @@ features are rescaled; only the last step, to the Euclidean distance, uses ``κ`
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,8 +53,16 @@ def step_residual(a: float, s: float, *, moved: float, loss_moved: float, slack:
     return math.inf if math.isinf(growth) else growth * loss_moved + slack * (1 + growth) * moved
 
 
-def distance(residual: float, change: float, leverage: float, kappa: float) -> float:
-    """Bound ``‖w − ŵ‖₂`` from ``residual ≥ ‖∇F(w)‖_{A⁻¹}``; ``inf`` if nothing follows.
+@dataclass(frozen=True)
+class Reach:
+    """How far the minimiser can be, in the norm of ``A``, and how much margins change on the way."""
+
+    local: float
+    change: float
+
+
+def reach(residual: float, change: float, leverage: float) -> Reach | None:
+    """Bound ``‖ŵ − w‖_A`` from ``residual ≥ ‖∇F(w)‖_{A⁻¹}``; None if nothing follows.
 
     Parameters
     ----------
@@ -62,8 +71,6 @@ def distance(residual: float, change: float, leverage: float, kappa: float) -> f
         Bound of the change of margins from the anchor to ``w``.
     leverage : float
         ``h`` above; 0 for a quadratic objective.
-    kappa : float
-        ``κ`` above.
 
     Notes
     -----
@@ -71,25 +78,60 @@ def distance(residual: float, change: float, leverage: float, kappa: float) -> f
     and ``S`` the largest change of a margin along ``v``; ``S ≤ r‖v‖_B`` with ``r² = h·e^{change}``.
     Convexity and the sandwich give ``‖v‖_B(1 − e^{−S})/S ≤ ν``; the left side decreases in S, so
     ``1 − e^{−r‖v‖_B} ≤ rν``. Hence ``‖v‖_B ≤ −ln(1 − rν)/r``, if ``rν < 1``, and
-    ``‖v‖₂ ≤ e^{change/2}‖v‖_B/√κ``. This is the local-norm theorem with the leverage in the place
+    ``‖v‖_A ≤ e^{change/2}‖v‖_B``. This is the local-norm theorem with the leverage in the place
     of ``R²/κ``, which is never smaller.
 
     Examples
     --------
-    >>> distance(0.1, 0.0, 0.0, 4.0)
-    0.05
-    >>> distance(1.0, 0.0, 1.0, 1.0)
-    inf
+    >>> reach(0.1, 0.0, 0.0)
+    Reach(local=0.1, change=0.0)
+    >>> reach(1.0, 0.0, 1.0)
     """
-    if not kappa > 0.0 or change > 700.0:
-        return math.inf
+    if change > 700.0:
+        return None
     stretch = math.exp(change / 2.0)
     nu, r = stretch * residual, stretch * math.sqrt(leverage)
     z = r * nu
-    if z >= 1.0:
-        return math.inf
-    local = -math.log1p(-z) / r if z > 1e-8 else nu * (1.0 + z)
-    return stretch * local / math.sqrt(kappa)
+    if not z < 1.0:
+        return None
+    local = stretch * (-math.log1p(-z) / r if z > 1e-8 else nu * (1.0 + z))
+    return Reach(local, math.sqrt(leverage) * local)
+
+
+def distance(found: Reach | None, kappa: float) -> float:
+    """Bound ``‖ŵ − w‖₂`` by ``‖ŵ − w‖_A/√κ``; ``inf`` if nothing follows."""
+    return math.inf if found is None or not kappa > 0.0 else found.local / math.sqrt(kappa)
+
+
+def corrected_distance(
+    found: Reach | None, kappa: float, *, change: float, correction: float, slack: float
+) -> float:
+    """Bound ``‖ŵ − w‖₂`` at a point whose gradient is known, by the Newton correction there.
+
+    Parameters
+    ----------
+    found, kappa
+        As for :func:`distance`.
+    change : float
+        Bound of the change of margins from the anchor to ``w``.
+    correction : float
+        Bound of ``‖A⁻¹∇F(w)‖₂``.
+    slack : float
+        Relative error of the computed ``A``.
+
+    Notes
+    -----
+    ``v = ŵ − w = −H̃⁻¹∇F(w)`` with ``H̃`` the Hessian averaged along ``v``, between ``e^{−c}A`` and
+    ``e^{c}A``, ``c = change + S``. So ``v + A⁻¹∇F(w) = A⁻¹(A − H̃)v`` has A-norm at most
+    ``(e^c − 1)‖v‖_A``, and ``‖v‖₂ ≤ ‖A⁻¹∇F(w)‖₂ + (e^c − 1)‖v‖_A/√κ``. The worst direction, with
+    its ``1/√κ``, is charged for what the correction leaves only.
+    """
+    plain = distance(found, kappa)
+    if found is None or math.isinf(plain):
+        return plain
+    c = change + found.change
+    wrong = math.expm1(c) + 2.0 * slack * math.exp(c) if c < 700.0 else math.inf
+    return min(plain, correction + wrong * plain)
 
 
 def guo_corollary1(third: float, operator_norm: float, delta: Array, margins: Array) -> float:

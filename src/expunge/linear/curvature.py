@@ -76,7 +76,7 @@ class Curvature:
         return max(self.ridge, (1.0 - self.eta) * self.kappa * (1.0 - self.error))
 
     @property
-    def reach(self) -> float:
+    def top(self) -> float:
         """Upper bound of the leverage under the exact retained Hessian at the anchor."""
         return self.leverage / ((1.0 - self.eta) * (1.0 - self.error))
 

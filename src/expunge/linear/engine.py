@@ -23,7 +23,7 @@ from expunge.errors import (
     RetainedMismatch,
     ToleranceUnreachable,
 )
-from expunge.linear.bounds import distance, step_residual
+from expunge.linear.bounds import distance, reach, step_residual
 from expunge.linear.curvature import Curvature
 from expunge.linear.losses import Array
 from expunge.linear.rows import UNIT, Rows, curvature_rows, evaluate, single_threaded_blas
@@ -237,7 +237,7 @@ def unlearn(
             raise NeedsRetainedData(_needs(state, bound))
         rows = check_count(retained() if callable(retained) else retained, count)
         for w, c in zip(work, columns, strict=True):
-            w.reach(rows.outputs(c), state.tolerance / math.sqrt(len(work)), progress)
+            w.climb(rows.outputs(c), state.tolerance / math.sqrt(len(work)), progress)
     new = replace(state, count=count, members=members, parts=tuple(w.part() for w in work))
     _check_reached(new)
     passes, refreshes = sum(w.passes for w in work), sum(w.refreshes for w in work)
@@ -254,7 +254,7 @@ class _Deletion:
         gone = evaluate(forget, self.objective.loss, part.base.W)
         gradient = part.base.gradient - gone.gradient
         rounding = gone.error + 2 * UNIT * float(np.linalg.norm(part.base.gradient))
-        self.base = Point(part.base.W, gradient, part.base.error + rounding)
+        self.base = Point(part.base.W, gradient, part.base.error + rounding, part.base.change)
         V = curvature_rows(forget, self.objective.loss, self.anchor)
         self.curvature: Curvature | None
         try:
@@ -273,8 +273,7 @@ class _Deletion:
         outputs = self.anchor.shape[1]
         self.weights = self.objective.centre(self.base.W + self.objective.unpack(delta, outputs))
         moved, product = A.norms(delta)
-        offset = pack(self.base.W - self.anchor)
-        a, s = A.margin_change(offset), A.margin_change(delta)
+        a, s = self.base.change, A.margin_change(delta)
         penalty = pack(np.tile(self.objective.penalty(len(self.anchor)), (1, outputs)))
         ridge = float(np.sum(penalty * delta * delta))
         loss_moved = math.sqrt(max(moved**2 - ridge, 0.0))
@@ -282,10 +281,10 @@ class _Deletion:
         self.residual = step_residual(a, s, moved=moved, loss_moved=loss_moved, slack=error)
         self.residual += A.defect(pack(self.base.gradient), product)
         self.residual += self.base.error / math.sqrt(A.floor)
-        self.bound = distance(self.residual * (1 + 2 * error), a + s, A.reach, A.floor)
+        self.bound = distance(reach(self.residual * (1 + 2 * error), a + s, A.top), A.floor)
         self.bound += 2 * UNIT * float(np.linalg.norm(self.weights))
 
-    def reach(self, retained: Rows, target: float, progress: Progress) -> None:
+    def climb(self, retained: Rows, target: float, progress: Progress) -> None:
         """Measure and refresh until the bound is at most ``target``."""
         while self.bound > target and not self.refreshes:
             if self.curvature is None or not self._measure(retained, target, self.curvature):
@@ -294,7 +293,7 @@ class _Deletion:
     def _measure(self, retained: Rows, target: float, A: Curvature) -> bool:
         """Take one pass at the current weights; False if a new Hessian is due."""
         before = A.dual_norm(self.objective.pack(self.base.gradient))
-        point = measure(self.objective, retained, self.weights)
+        point = measure(self.objective, retained, self.weights, self.anchor)
         self.passes += 1
         after = A.dual_norm(self.objective.pack(point.gradient))
         if after > 1.1 * self.residual + point.error / math.sqrt(A.floor):
@@ -303,12 +302,11 @@ class _Deletion:
                 "retains can give: some row is missing, altered or should have been deleted"
             )
         self.base = point
-        self.bound = certified_distance(A, self.anchor, point, self.objective)
+        self.bound = certified_distance(A, point, self.objective)
         if self.bound <= target:
             self.weights = point.W
             return True
-        change = A.margin_change(self.objective.pack(point.W - self.anchor))
-        if change > FAR or after > SLOW * before:
+        if point.change > FAR or after > SLOW * before:
             return False
         self.step()
         return True

@@ -138,31 +138,37 @@ class Pass:
 
     ``gradient`` (p, C); ``error`` bounds the Euclidean distance of ``gradient`` to the exact
     gradient [Higham, 2002, Lemma 3.1]; ``value`` is the sum of losses (nan if not asked for);
-    ``hessian`` (q, q) or None, q = C·p class-major for coupled losses, else p.
+    ``change`` bounds the change of any row's margins (their spread, for softmax) since ``anchor``
+    (0 without one); ``hessian`` (q, q) or None, q = C·p class-major for coupled losses, else p.
     """
 
     gradient: Array
     error: float
     value: float
+    change: float
     hessian: Array | None
 
 
 def evaluate(
-    rows: Rows, loss: Loss, W: Array, *, value: bool = False, hessian: bool = False
+    rows: Rows,
+    loss: Loss,
+    W: Array,
+    *,
+    anchor: Array | None = None,
+    value: bool = False,
+    hessian: bool = False,
 ) -> Pass:
-    """Evaluate gradient, and on demand value and Hessian, at ``W`` (p, C) in one pass."""
-    parts = _map_shards(rows, lambda i, j: _shard(rows, loss, W, value, hessian, (i, j)))
-    gradient, majorant, value_sum, curvature = reduce(
-        lambda a, b: (
-            a[0] + b[0],
-            a[1] + b[1],
-            a[2] + b[2],
-            None if a[3] is None or b[3] is None else a[3] + b[3],
-        ),
-        parts,
-    )
-    error = _gradient_error(rows, loss, W, majorant)
-    return Pass(gradient, error, value_sum if value else float("nan"), curvature)
+    """Evaluate gradient, and on demand more, at ``W`` (p, C) in one pass."""
+    moved = None if anchor is None or not loss.spread else W - anchor
+    parts = _map_shards(rows, lambda i, j: _shard(rows, loss, W, moved, value, hessian, (i, j)))
+    total = reduce(_add, parts)
+    error = _gradient_error(rows, loss, W, total.sums)
+    change = 0.0
+    if moved is not None:
+        rounding = 4.0 * gamma(rows.width + 2) * float(rows.norm.max(initial=0.0))
+        change = total.change + rounding * float(np.linalg.norm(moved))
+    number = total.value if value else float("nan")
+    return Pass(total.gradient, error, number, change, total.hessian)
 
 
 def curvature_rows(rows: Rows, loss: Loss, W: Array) -> Array:
@@ -216,14 +222,37 @@ def _gradient_error(rows: Rows, loss: Loss, W: Array, sums: Array) -> float:
     return float(1.01 * (chain * slope + spread * square + exponential * plain))
 
 
-_Sums = tuple[Array, Array, float, Array | None]
+@dataclass(repr=False)
+class _Sums:
+    """Sums over a shard: gradient; Σs‖x‖‖c‖, Σs‖x‖²b, Σs‖x‖; value; change; Hessian."""
+
+    gradient: Array
+    sums: Array
+    value: float
+    change: float
+    hessian: Array | None
+
+
+def _add(a: _Sums, b: _Sums) -> _Sums:
+    a.gradient += b.gradient
+    a.sums += b.sums
+    a.value += b.value
+    a.change = max(a.change, b.change)
+    if a.hessian is not None and b.hessian is not None:
+        a.hessian += b.hessian
+    return a
 
 
 def _shard(
-    rows: Rows, loss: Loss, W: Array, value: bool, hessian: bool, span: tuple[int, int]
+    rows: Rows,
+    loss: Loss,
+    W: Array,
+    moved: Array | None,
+    value: bool,
+    hessian: bool,
+    span: tuple[int, int],
 ) -> _Sums:
-    gradient, sums, total = np.zeros_like(W), np.zeros(3), 0.0
-    curvature: Array | None = None
+    total = _Sums(np.zeros_like(W), np.zeros(3), 0.0, 0.0, None)
     buffer = np.empty((BLOCK if hessian and not loss.coupled else 0, rows.width))
     for start in range(span[0], span[1], BLOCK):
         stop = min(start + BLOCK, span[1])
@@ -232,12 +261,16 @@ def _shard(
         first, bound = loss.first(margin, target)
         scaled = weight * rows.norm[start:stop]
         slope = np.abs(first[:, 0]) if first.shape[1] == 1 else np.linalg.norm(first, axis=1)
-        sums[0] += scaled @ slope
-        sums[1] += (scaled * rows.norm[start:stop]) @ (1.0 * bound.max(axis=1))
-        sums[2] += scaled.sum() if loss.coupled else 0.0
-        gradient += _transposed_product(rows, start, stop, first * weight[:, None])
+        total.sums[0] += scaled @ slope
+        total.sums[1] += (scaled * rows.norm[start:stop]) @ (1.0 * bound.max(axis=1))
+        total.sums[2] += scaled.sum() if loss.coupled else 0.0
+        total.gradient += _transposed_product(rows, start, stop, first * weight[:, None])
+        if moved is not None:
+            change = _margins(rows, moved, start, stop)
+            spread = np.ptp(change, axis=1) if loss.coupled else np.abs(change[:, 0])
+            total.change = max(total.change, float(spread[weight > 0].max(initial=0.0)))
         if value:
-            total += float(weight @ loss.value(margin, target))
+            total.value += float(weight @ loss.value(margin, target))
         if hessian:
             scale = (loss.second(margin, target), weight)
             if loss.coupled:
@@ -245,8 +278,8 @@ def _shard(
             else:
                 scaled = _scaled(rows, start, stop, np.sqrt(scale[0][:, 0] * weight), buffer)
                 block = scaled.T @ scaled
-            curvature = block if curvature is None else np.add(curvature, block, out=curvature)
-    return gradient, sums, total, curvature
+            total.hessian = block if total.hessian is None else total.hessian + block
+    return total
 
 
 def _scaled(rows: Rows, start: int, stop: int, factor: Array, buffer: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from expunge.errors import InvalidInput, ToleranceUnreachable
-from expunge.linear.bounds import distance
+from expunge.linear.bounds import corrected_distance, reach
 from expunge.linear.curvature import Curvature, certify
 from expunge.linear.losses import LOSSES, Array, Loss
 from expunge.linear.rows import (
@@ -91,12 +91,13 @@ class Point:
     """A point with the gradient of ``F`` there.
 
     ``gradient`` (p, C) of the penalised sum objective; ``error`` bounds its rounding error in the
-    Euclidean norm.
+    Euclidean norm; ``change`` bounds the change of any row's margins since the anchor.
     """
 
     W: Array
     gradient: Array
     error: float
+    change: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,12 +134,12 @@ def penalised(objective: Objective, W: Array, found: Pass) -> Point:
     shrink = objective.penalty(len(W)) * W
     gradient = found.gradient + shrink
     error = found.error + 4 * UNIT * float(np.linalg.norm(shrink) + np.linalg.norm(gradient))
-    return Point(W, gradient, error)
+    return Point(W, gradient, error, found.change)
 
 
-def measure(objective: Objective, rows: Rows, W: Array) -> Point:
+def measure(objective: Objective, rows: Rows, W: Array, anchor: Array) -> Point:
     """Evaluate the gradient of ``F`` at ``W`` in one pass."""
-    return penalised(objective, W, evaluate(rows, objective.loss, W))
+    return penalised(objective, W, evaluate(rows, objective.loss, W, anchor=anchor))
 
 
 def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress = silent) -> Fitted:
@@ -163,15 +164,14 @@ def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress 
     return _polish(objective, rows, penalised(objective, W, found), curvature)
 
 
-def certified_distance(
-    curvature: Curvature, anchor: Array, point: Point, objective: Objective
-) -> float:
-    """Bound ``‖W − ŵ‖₂`` at a measured point, given the curvature at ``anchor``."""
-    residual = curvature.dual_norm(objective.pack(point.gradient))
-    residual += point.error / math.sqrt(curvature.floor)
-    change = curvature.margin_change(objective.pack(point.W - anchor))
-    bound = distance(
-        residual * (1.0 + 2.0 * curvature.error), change, curvature.reach, curvature.floor
+def certified_distance(curvature: Curvature, point: Point, objective: Objective) -> float:
+    """Bound ``‖W − ŵ‖₂`` at a measured point."""
+    A, packed = curvature, objective.pack(point.gradient)
+    residual = A.dual_norm(packed) + point.error / math.sqrt(A.floor)
+    found = reach(residual * (1.0 + 2.0 * A.error), point.change, A.top)
+    correction = A.up * float(np.linalg.norm(A.solve(packed))) + point.error / A.floor
+    bound = corrected_distance(
+        found, A.floor, change=point.change, correction=correction, slack=A.error
     )
     return bound + 2 * UNIT * float(np.linalg.norm(point.W))
 
@@ -181,9 +181,11 @@ def _newton(
 ) -> tuple[Array, Pass, Array]:
     """Iterate damped Newton steps until the decrement is negligible; return the last Hessian.
 
-    A quadratic objective needs none: its Hessian is the same everywhere, so the chord steps that
-    follow are Newton's.
+    Near enough is a decrement well below that of a typical deletion, about √(q/n): chord steps do
+    the rest, and the Hessian there serves for deletions as well as that at the minimiser. A
+    quadratic objective needs no step here: its Hessian is the same everywhere.
     """
+    near = min(0.02 * math.sqrt(W.size / rows.count), 0.01)
     found = evaluate(rows, objective.loss, W, value=True, hessian=True)
     previous = math.inf
     for iteration in range(MAX_NEWTON):
@@ -192,7 +194,7 @@ def _newton(
         step, decrement = _solve(objective, H, gradient)
         progress(f"Newton step {iteration + 1}: decrement {decrement:.1e}")
         stalled = decrement > 0.5 * previous and decrement**2 <= 1e-9 * (1.0 + abs(found.value))
-        if decrement <= 1e-5 or stalled or objective.loss.spread == 0.0:
+        if decrement <= near or stalled or objective.loss.spread == 0.0:
             return W, found, H
         previous = decrement
         W, found = _line_search(objective, rows, W, found, (step, decrement))
@@ -275,12 +277,12 @@ def _polish(objective: Objective, rows: Rows, point: Point, curvature: Curvature
     """Take chord steps while they halve the distance bound."""
     anchor = point.W
     best = point
-    bound = certified_distance(curvature, anchor, point, objective)
+    bound = certified_distance(curvature, point, objective)
     for _ in range(MAX_CHORD):
         step = -curvature.solve(objective.pack(best.gradient))
         W = objective.centre(best.W + objective.unpack(step, anchor.shape[1]))
-        trial = measure(objective, rows, W)
-        trial_bound = certified_distance(curvature, anchor, trial, objective)
+        trial = measure(objective, rows, W, anchor)
+        trial_bound = certified_distance(curvature, trial, objective)
         if not trial_bound < bound:
             break
         done = trial_bound > 0.5 * bound

@@ -41,7 +41,8 @@ def dump_state(lineage: Lineage) -> bytes:
     for k, part in enumerate(state.parts):
         arrays |= {f"{k}.{name}": np.ascontiguousarray(a) for name, a in _arrays(part).items()}
         curvature = {name: _text(getattr(part.curvature, name)) for name in _NUMBERS}
-        numbers.append(curvature | {"error": _text(part.base.error), "bound": _text(part.bound)})
+        base = {"error": _text(part.base.error), "change": _text(part.base.change)}
+        numbers.append(curvature | base | {"bound": _text(part.bound)})
     meta = {
         "format": FORMAT,
         "policy": lineage.policy.to_payload().decode(),
@@ -170,7 +171,8 @@ def _arrays(part: Part) -> dict[str, NDArray[Any]]:
 
 def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]) -> Part:
     found = {name: float.fromhex(text) for name, text in numbers.items()}
-    base = Point(arrays[f"{k}.base"], arrays[f"{k}.gradient"], found["error"])
+    W, gradient = arrays[f"{k}.base"], arrays[f"{k}.gradient"]
+    base = Point(W, gradient, found["error"], found["change"])
     curvature = Curvature(
         np.asfortranarray(arrays[f"{k}.chol"]),
         arrays[f"{k}.removed"],
