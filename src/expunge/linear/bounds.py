@@ -55,7 +55,7 @@ def step_residual(a: float, s: float, *, moved: float, loss_moved: float, slack:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far the minimiser can be, in the norm of ``A``, and how much margins change on the way."""
+    """How far the minimiser can be, in the norm of ``A``, and how margins change on the way."""
 
     local: float
     change: float

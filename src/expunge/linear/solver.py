@@ -31,6 +31,7 @@ from expunge.linear.rows import (
 
 MAX_NEWTON = 200
 MAX_CHORD = 6
+CLOSE = 1e-5
 MAX_CURVATURE_BYTES = 2 * 2**30
 Progress = Callable[[str], None]
 
@@ -159,9 +160,15 @@ def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress 
             f"{MAX_CURVATURE_BYTES / 2**30:.0f} GB: use fewer features or classes, or "
             "multi_class='ovr', which keeps one Hessian per class"
         )
-    W, found, H = _newton(objective, rows, start, progress)
-    curvature = _certified(objective, rows, W, H)
-    return _polish(objective, rows, penalised(objective, W, found), curvature)
+    near = min(0.02 * math.sqrt(start.size / rows.count), 0.01)
+    for decrement in (near, CLOSE):
+        W, found, H = _newton(objective, rows, start, decrement, progress)
+        curvature = _certified(objective, rows, W, H)
+        fitted = _polish(objective, rows, penalised(objective, W, found), curvature)
+        if math.isfinite(fitted.bound):
+            break
+        start = fitted.point.W
+    return fitted
 
 
 def certified_distance(curvature: Curvature, point: Point, objective: Objective) -> float:
@@ -177,15 +184,14 @@ def certified_distance(curvature: Curvature, point: Point, objective: Objective)
 
 
 def _newton(
-    objective: Objective, rows: Rows, W: Array, progress: Progress
+    objective: Objective, rows: Rows, W: Array, near: float, progress: Progress
 ) -> tuple[Array, Pass, Array]:
-    """Iterate damped Newton steps until the decrement is negligible; return the last Hessian.
+    """Iterate damped Newton steps until the decrement is at most ``near``; return the last Hessian.
 
     Near enough is a decrement well below that of a typical deletion, about √(q/n): chord steps do
     the rest, and the Hessian there serves for deletions as well as that at the minimiser. A
     quadratic objective needs no step here: its Hessian is the same everywhere.
     """
-    near = min(0.02 * math.sqrt(W.size / rows.count), 0.01)
     found = evaluate(rows, objective.loss, W, value=True, hessian=True)
     previous = math.inf
     for iteration in range(MAX_NEWTON):
