@@ -1,4 +1,4 @@
-"""Policy, statements and their strict reading; outward rounding; clocks."""
+"""Policy, statements, their strict reading and issuing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import math
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import example
 import pytest
-from example import EXAMPLE, facts, payload, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
+import certificate_example as example
+from certificate_example import EXAMPLE, facts, payload, policy
 from expunge import guarantee
-from expunge.certificate import algebra, clocks, decimals, statement
+from expunge.certificate import algebra, clocks, statement
 from expunge.certificate.checks import Verdict
 from expunge.certificate.clocks import Regime
 from expunge.certificate.statement import Certificate, ModelRelease, Policy
@@ -34,75 +33,9 @@ from expunge.errors import (
 )
 from expunge.guarantee import Grade, Tag, View
 
-positive = st.floats(min_value=1e-300, max_value=1e300)
-
-
-@given(positive, st.integers(1, 17))
-def test_rounding_is_outward_and_reads_back(x: float, digits: int) -> None:
-    up, down = decimals.up(x, digits), decimals.down(x, digits)
-    assert decimals.PATTERN.fullmatch(up)
-    assert decimals.PATTERN.fullmatch(down)
-    assert Fraction(down) <= Fraction(repr(x)) <= Fraction(up)
-    assert decimals.value(down) <= x <= decimals.value(up)
-    assert Fraction(up) <= Fraction(repr(x)) * (1 + Fraction(10, 10**digits))
-    assert decimals.value(decimals.lossless(x)) == x
-
-
-@given(st.integers(1, 10**6), st.integers(-9, 9))
-def test_short_numbers_stay_as_they_are(mantissa: int, exponent: int) -> None:
-    x = float(f"{mantissa}e{exponent}")
-    assert decimals.up(x) == decimals.down(x) == decimals.lossless(x)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "01", "+1", "-1", "1.", ".5", "8.9e-03", "1E5", "nan", "inf", "1e400", "1" * 65]
-)
-def test_other_spellings_of_numbers_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="decimal string"):
-        decimals.value(text)
-
-
-@pytest.mark.parametrize("x", [-1.0, math.nan, math.inf])
-def test_numbers_outside_the_grammar_are_not_written(x: float) -> None:
-    with pytest.raises(InvalidInput, match="finite"):
-        decimals.up(x)
-
 
 def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("regime", "received", "first", "extended"),
-    [
-        (Regime.gdpr, "2026-01-31", "2026-02-28", "2026-04-30"),
-        (Regime.gdpr, "2028-01-31", "2028-02-29", "2028-04-30"),
-        (Regime.gdpr, "2026-08-31", "2026-09-30", "2026-11-30"),
-        (Regime.gdpr, "2026-12-31", "2027-01-31", "2027-03-31"),
-        (Regime.ccpa, "2026-12-15", "2027-01-29", "2027-03-15"),
-    ],
-)
-def test_clock_vectors(regime: Regime, received: str, first: str, extended: str) -> None:
-    for flag, last in ((False, first), (True, extended)):
-        due = clocks.due_at(utc(received), regime, UTC, extended=flag)
-        assert due == utc(last + "T23:59:59")
-
-
-def test_clocks_run_in_the_controllers_time_zone() -> None:
-    berlin = ZoneInfo("Europe/Berlin")
-    assert clocks.due_at(utc("2026-11-20T08:00:00"), Regime.gdpr, berlin) == utc(
-        "2026-12-20T22:59:59"
-    )
-    late_evening = utc("2026-06-30T22:30:00")
-    assert clocks.due_at(late_evening, Regime.gdpr, berlin) == utc("2026-08-01T21:59:59")
-
-
-def test_clocks_that_do_not_exist() -> None:
-    assert clocks.due_at(example.NOW, Regime.none, UTC) is None
-    with pytest.raises(InvalidInput, match="no extension"):
-        clocks.due_at(example.NOW, Regime.deleteAct, UTC, extended=True)
-    with pytest.raises(InvalidInput, match="naive"):
-        clocks.due_at(datetime(2026, 1, 1), Regime.gdpr, UTC)
 
 
 def test_request_and_annex_digests() -> None:
@@ -238,6 +171,8 @@ def test_unknown_fields_are_shown_not_refused() -> None:
         ("production", "yes"),
         ("trust", None),
         ("issuer", []),
+        ("issuer.name", "Evil\x1b[31m Ltd"),
+        ("issuer.name", "two\nlines"),
         ("certificateId", "7"),
     ],
 )
@@ -290,7 +225,7 @@ def test_what_is_issued_passes_its_own_algebra_and_reads_back() -> None:
             assert set(predicate[name]) == set(EXAMPLE["predicate"][name])
     assert predicate["guarantee"]["mu"] == "0.2367044"
     assert predicate["budget"]["muSquaredPerRelease"] == "5.602895e-5"
-    assert predicate["budget"]["muSquaredSpent"] == "1.120579e-4"
+    assert predicate["budget"]["muSquaredSpent"] == "0.0001120579"
     assert made.statement["predicate"]["policy"] == {"logIndex": None, "sha256": policy().digest}
     assert algebra.check_policy(made, policy(), policy().to_payload()).verdict is Verdict.PASS
     other = policy(capacity=51)
@@ -334,6 +269,21 @@ def test_seeded_noise_is_not_for_production() -> None:
     assert not Certificate.issue(policy(noise="seeded"), **facts(noise=seeded)).production
     assert not Certificate.issue(policy(), **facts(noise=seeded)).production
     assert Certificate.issue(policy(), **facts()).production
+
+
+def test_discrete_noise_claims_zcdp_and_needs_no_ideal_noise() -> None:
+    sigma = guarantee.discrete_sigma(2e-6, 1.0, 1e-6, 1000, 64)
+    hardened = policy(noise="openDp", sigma=sigma)
+    assert 2e-6 < hardened.shift < 2.001e-6
+    noise = statement.NoiseRecord("openDp", 36, "b" * 64, "discreteGaussian")
+    made = Certificate.issue(hardened, **facts(noise=noise))
+    assert made.guarantee.kind == "zcdp"
+    assert made.production
+    assert "continuousNoiseModel" not in made.trust
+    with pytest.raises(CertificateRefused, match="really give"):
+        policy(noise="openDp", sigma=0.99 * sigma)
+    with pytest.raises(CertificateRefused, match="not discrete"):
+        Certificate.issue(hardened, **facts())
 
 
 def test_one_release_claims_less() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate import commit, statement
+from expunge.certificate.checks import Report
 from expunge.certificate.envelope import Envelope, sign
 from expunge.certificate.keys import KeySigner
 
@@ -114,3 +115,8 @@ def facts(**changes: Any) -> dict[str, Any]:
         "issued_at": datetime(2026, 11, 30, 12, tzinfo=UTC),
     }
     return {**fields, **changes}
+
+
+def failed(report: Report) -> set[str]:
+    """Names of the checks that failed."""
+    return {check.name for check in report.failed}
