@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, NoReturn
 
 from expunge.certificate import decimals
@@ -36,6 +37,7 @@ def fault(path: str, expected: str, value: object) -> NoReturn:
     raise VerificationFailed("schema", f"{path}: expected {expected}, got {shown}")
 
 
+@cache
 def camel(name: str) -> str:
     """LowerCamelCase of a snake_case name.
 

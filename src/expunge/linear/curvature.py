@@ -39,6 +39,8 @@ class Curvature:
     chol : (q, q) float64, lower triangular, Fortran order
     Z : (q, k) float64
         Whitened rows deleted since the factorisation.
+    inner : (k, k) float64
+        ``(I − ZᵀZ)⁻¹``.
     eta : float
         Upper bound of ``λ_max(ZZᵀ)``, below 1.
     kappa : float
@@ -55,6 +57,7 @@ class Curvature:
 
     chol: Array
     Z: Array
+    inner: Array
     eta: float
     kappa: float
     leverage: float
@@ -85,42 +88,50 @@ class Curvature:
         """Factor that rounds the norms below upwards; ``error`` exceeds the solves' rounding."""
         return 1.0 + 1e-8 + 2.0 * self.error
 
-    def solve(self, g: Array) -> Array:
-        """Return ``A⁻¹g`` for ``g`` (q, C)."""
-        return dtrsm(1.0, self.chol, self._expand(self.whiten(g)), lower=1, trans_a=1)
+    def solve(self, g: Array) -> tuple[Array, float]:
+        """Return ``A⁻¹g`` for ``g`` (q, C), and ``√tr(gᵀA⁻¹g)`` rounded up."""
+        a = self.whiten(g)
+        expanded = self._expand(a)
+        norm = self.up * math.sqrt(max(float(np.sum(a * expanded)), 0.0))
+        return dtrsm(1.0, self.chol, expanded, lower=1, trans_a=1), norm
 
     def whiten(self, g: Array) -> Array:
         """Return ``L⁻¹g``."""
         return dtrsm(1.0, self.chol, g, lower=1)
 
-    def dual_norm(self, g: Array) -> float:
-        """Return ``√tr(gᵀA⁻¹g)``, rounded up."""
-        a = self.whiten(g)
-        return self.up * float(np.sqrt(max(np.sum(a * self._expand(a)), 0.0)))
-
     def norm(self, v: Array) -> float:
         """Return ``√tr(vᵀAv)``, rounded up."""
-        return self.norms(v)[0]
-
-    def norms(self, v: Array) -> tuple[float, Array]:
-        """Return ``√tr(vᵀAv)``, rounded up, and the whitened product ``(I − ZZᵀ)Lᵀv``."""
         y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
         small = self.Z.T @ y
         square = float(np.sum(y * y)) - float(np.sum(small * small))
-        return self.up * float(np.sqrt(max(square, 0.0))), y - self.Z @ small
+        return self.up * math.sqrt(max(square, 0.0))
 
-    def defect(self, g: Array, product: Array) -> float:
-        """Return ``‖g + Av‖`` in the A⁻¹ norm, rounded up, given ``product`` of :meth:`norms`."""
-        return self.up * float(np.linalg.norm(self.whiten(g) + product)) / math.sqrt(1.0 - self.eta)
+    def defect(self, g: Array, v: Array) -> float:
+        """Return ``‖g + Av‖`` in the norm of A⁻¹, rounded up."""
+        y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+        left = self.whiten(g) + y - self.Z @ (self.Z.T @ y)
+        return self.up * float(np.linalg.norm(left)) / math.sqrt(1.0 - self.eta)
 
     def remove(self, V: Array) -> Curvature:
-        """Return the curvature after deleting rows ``V`` (k, q), that is ``A − VᵀV``."""
-        if self.Z.shape[1] + len(V) <= MAX_REMOVED:
-            Z = np.hstack([self.Z, self.whiten(V.T)])
+        """Return the curvature after deleting rows ``V`` (k, q), that is ``A − VᵀV``.
+
+        Raises
+        ------
+        ToleranceUnreachable
+            If what is left cannot be certified without a new Hessian.
+        """
+        if self.Z.shape[1] + len(V) > max(MAX_REMOVED, len(self.chol) // 4):
+            old = self.matrix()
+            keep = _ratio(old - V.T @ V, old) * (1.0 - self.eta)
+            return self._refactor(old - V.T @ V, keep, len(V))
+        added = self.whiten(V.T)
+        Z = np.hstack([self.Z, added])
+        eta = self.eta + _eta(added)
+        if eta > 0.3:
             eta = _eta(Z)
-            if eta <= 0.5:
-                return replace(self, Z=Z, eta=eta)
-        return self._refactor(V)
+        if eta <= 0.5 and Z.shape[1] <= MAX_REMOVED:
+            return replace(self, Z=Z, eta=eta, inner=_grow(self.inner, self.Z, added))
+        return self._refactor(self.matrix() - V.T @ V, 1.0 - eta, len(V))
 
     def matrix(self) -> Array:
         """Return ``A`` as a dense matrix."""
@@ -144,21 +155,21 @@ class Curvature:
         """Return ``(I − ZZᵀ)⁻¹a``."""
         if not self.Z.shape[1]:
             return a
-        inner = np.eye(self.Z.shape[1]) - self.Z.T @ self.Z
-        expanded: Array = a + self.Z @ np.linalg.solve(inner, self.Z.T @ a)
+        expanded: Array = a + self.Z @ (self.inner @ (self.Z.T @ a))
         return expanded
 
-    def _refactor(self, V: Array) -> Curvature:
-        old = self.matrix()
-        new = old - V.T @ V
-        terms = self.chol.shape[0] + self.Z.shape[1] + len(V)
-        keep = _ratio(new, old)
-        return certify(
+    def _refactor(self, new: Array, keep: float, rows: int) -> Curvature:
+        """Factor ``new ⪰ keep·LLᵀ`` afresh, carrying over the errors that are in it."""
+        if keep <= 0.0:
+            raise ToleranceUnreachable("the deleted rows carry nearly all of the curvature")
+        terms = self.chol.shape[0] + self.Z.shape[1] + rows
+        fresh = certify(
             new,
-            slack=(self.error + self.slack) / max(keep, 1e-300),
-            rounding=gamma(terms + 8) / max(keep, 1e-300),
+            slack=self.slack * (1.0 + 2.0 * (1.0 - keep)) / keep,
+            rounding=gamma(terms + 8) / keep,
             ridge=self.ridge,
-        ).with_reach(self.leverage / max((1.0 - self.eta) * keep, 1e-300), self.radius)
+        )
+        return fresh.with_reach(self.leverage / keep, self.radius)
 
 
 def certify(H: Array, *, slack: float, rounding: float, ridge: float) -> Curvature:
@@ -192,8 +203,8 @@ def certify(H: Array, *, slack: float, rounding: float, ridge: float) -> Curvatu
     if total > MAX_SLACK:
         raise ToleranceUnreachable(_HOPELESS.format(total, MAX_SLACK))
     kappa = max(ridge, _smallest_eigenvalue(H, chol))
-    empty = np.zeros((q, 0))
-    return Curvature(np.asfortranarray(chol), empty, 0.0, kappa, 0.0, 0.0, total, ridge)
+    none, inner = np.zeros((q, 0)), np.zeros((0, 0))
+    return Curvature(np.asfortranarray(chol), none, inner, 0.0, kappa, 0.0, 0.0, total, ridge)
 
 
 def _eta(Z: Array) -> float:
@@ -201,6 +212,15 @@ def _eta(Z: Array) -> float:
     if trace <= 0.02 or Z.shape[1] < 2:
         return (1.0 + 1e-8) * trace
     return (1.0 + 1e-8) * float(np.linalg.eigvalsh(Z.T @ Z)[-1]) + 1e-14
+
+
+def _grow(inner: Array, Z: Array, added: Array) -> Array:
+    """Return ``(I − [Z, added]ᵀ[Z, added])⁻¹`` from ``inner = (I − ZᵀZ)⁻¹``, by blocks."""
+    cross = Z.T @ added
+    side = inner @ cross
+    corner = np.linalg.inv(np.eye(added.shape[1]) - added.T @ added - cross.T @ side)
+    edge = side @ corner
+    return np.block([[inner + edge @ side.T, edge], [edge.T, corner]])
 
 
 def _positive(H: Array, diagonal: Array) -> bool:

@@ -266,21 +266,22 @@ class _Deletion:
     def step(self) -> None:
         """Step from the base with the factor at hand, and bound what is left."""
         self.weights, self.bound, self.residual = self.base.W, math.inf, math.inf
+        self.moved = self.change = math.inf
         if self.curvature is None:
             return
         A, pack = self.curvature, self.objective.pack
-        delta = -A.solve(pack(self.base.gradient))
-        outputs = self.anchor.shape[1]
+        gradient, outputs = pack(self.base.gradient), self.anchor.shape[1]
+        found, moved = A.solve(gradient)
+        delta = -found
         self.weights = self.objective.centre(self.base.W + self.objective.unpack(delta, outputs))
-        moved, product = A.norms(delta)
         a, s = self.base.change, A.margin_change(delta)
         penalty = pack(np.tile(self.objective.penalty(len(self.anchor)), (1, outputs)))
         ridge = float(np.sum(penalty * delta * delta))
         loss_moved = math.sqrt(max(moved**2 - ridge, 0.0))
         error = A.error
+        self.moved, self.change = moved, a + s
         self.residual = step_residual(a, s, moved=moved, loss_moved=loss_moved, slack=error)
-        self.residual += A.defect(pack(self.base.gradient), product)
-        self.residual += self.base.error / math.sqrt(A.floor)
+        self.residual += A.defect(gradient, delta) + self.base.error / math.sqrt(A.floor)
         self.bound = distance(reach(self.residual * (1 + 2 * error), a + s, A.top), A.floor)
         self.bound += 2 * UNIT * float(np.linalg.norm(self.weights))
 
@@ -292,21 +293,19 @@ class _Deletion:
 
     def _measure(self, retained: Rows, target: float, A: Curvature) -> bool:
         """Take one pass at the current weights; False if a new Hessian is due."""
-        before = A.dual_norm(self.objective.pack(self.base.gradient))
-        point = measure(self.objective, retained, self.weights, self.anchor)
+        point = measure(self.objective, retained, self.weights, self.anchor, self.change)
         self.passes += 1
-        after = A.dual_norm(self.objective.pack(point.gradient))
+        bound, after = certified_distance(A, point, self.objective)
         if after > 1.1 * self.residual + point.error / math.sqrt(A.floor):
             raise RetainedMismatch(
                 "the gradient over the rows given as retained is larger than the rows the model "
                 "retains can give: some row is missing, altered or should have been deleted"
             )
-        self.base = point
-        self.bound = certified_distance(A, point, self.objective)
+        self.base, self.bound = point, bound
         if self.bound <= target:
             self.weights = point.W
             return True
-        if point.change > FAR or after > SLOW * before:
+        if point.change > FAR or after > SLOW * self.moved:
             return False
         self.step()
         return True

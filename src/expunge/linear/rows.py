@@ -189,8 +189,7 @@ def max_leverage(rows: Rows, chol: Array) -> float:
 
     def shard(i: int, j: int) -> float:
         top = 0.0
-        for start in range(i, j, BLOCK):
-            stop = min(start + BLOCK, j)
+        for start, stop in _blocks(i, j):
             half = dtrsm(1.0, chol, _augmented(rows, start, stop).T, lower=1)
             square = np.einsum("ij,ij->j", half, half)
             top = max(top, float(square[rows.weight[start:stop] > 0].max(initial=0.0)))
@@ -254,8 +253,7 @@ def _shard(
 ) -> _Sums:
     total = _Sums(np.zeros_like(W), np.zeros(3), 0.0, 0.0, None)
     buffer = np.empty((BLOCK if hessian and not loss.coupled else 0, rows.width))
-    for start in range(span[0], span[1], BLOCK):
-        stop = min(start + BLOCK, span[1])
+    for start, stop in _blocks(*span):
         target, weight = rows.target[start:stop], rows.weight[start:stop]
         margin = _margins(rows, W, start, stop)
         first, bound = loss.first(margin, target)
@@ -280,6 +278,13 @@ def _shard(
                 block = scaled.T @ scaled
             total.hessian = block if total.hessian is None else total.hessian + block
     return total
+
+
+def _blocks(start: int, stop: int) -> list[tuple[int, int]]:
+    """Cut a span into equal blocks of at most BLOCK rows: short ones are slower per row."""
+    pieces = -(-(stop - start) // BLOCK)
+    cuts = [start + (stop - start) * k // max(pieces, 1) for k in range(pieces + 1)]
+    return list(pairwise(cuts))
 
 
 def _scaled(rows: Rows, start: int, stop: int, factor: Array, buffer: Array) -> Array:

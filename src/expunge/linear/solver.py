@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -32,6 +32,7 @@ from expunge.linear.rows import (
 MAX_NEWTON = 200
 MAX_CHORD = 6
 CLOSE = 1e-5
+COARSE = 0.1
 MAX_CURVATURE_BYTES = 2 * 2**30
 Progress = Callable[[str], None]
 
@@ -138,9 +139,15 @@ def penalised(objective: Objective, W: Array, found: Pass) -> Point:
     return Point(W, gradient, error, found.change)
 
 
-def measure(objective: Objective, rows: Rows, W: Array, anchor: Array) -> Point:
-    """Evaluate the gradient of ``F`` at ``W`` in one pass."""
-    return penalised(objective, W, evaluate(rows, objective.loss, W, anchor=anchor))
+def measure(objective: Objective, rows: Rows, W: Array, anchor: Array, change: float) -> Point:
+    """Evaluate the gradient of ``F`` at ``W`` in one pass.
+
+    ``change`` bounds the change of margins since ``anchor``; the pass measures it if it is large.
+    """
+    exact = change > COARSE
+    found = evaluate(rows, objective.loss, W, anchor=anchor if exact else None)
+    point = penalised(objective, W, found)
+    return point if exact else replace(point, change=change)
 
 
 def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress = silent) -> Fitted:
@@ -171,16 +178,19 @@ def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress 
     return fitted
 
 
-def certified_distance(curvature: Curvature, point: Point, objective: Objective) -> float:
-    """Bound ``‖W − ŵ‖₂`` at a measured point."""
+def certified_distance(
+    curvature: Curvature, point: Point, objective: Objective
+) -> tuple[float, float]:
+    """Bound ``‖W − ŵ‖₂`` at a measured point; also return ``‖∇F(W)‖`` in the norm of A⁻¹."""
     A, packed = curvature, objective.pack(point.gradient)
-    residual = A.dual_norm(packed) + point.error / math.sqrt(A.floor)
+    step, norm = A.solve(packed)
+    residual = norm + point.error / math.sqrt(A.floor)
     found = reach(residual * (1.0 + 2.0 * A.error), point.change, A.top)
-    correction = A.up * float(np.linalg.norm(A.solve(packed))) + point.error / A.floor
+    correction = A.up * float(np.linalg.norm(step)) + point.error / A.floor
     bound = corrected_distance(
         found, A.floor, change=point.change, correction=correction, slack=A.error
     )
-    return bound + 2 * UNIT * float(np.linalg.norm(point.W))
+    return bound + 2 * UNIT * float(np.linalg.norm(point.W)), norm
 
 
 def _newton(
@@ -283,12 +293,13 @@ def _polish(objective: Objective, rows: Rows, point: Point, curvature: Curvature
     """Take chord steps while they halve the distance bound."""
     anchor = point.W
     best = point
-    bound = certified_distance(curvature, point, objective)
+    bound, _ = certified_distance(curvature, point, objective)
     for _ in range(MAX_CHORD):
-        step = -curvature.solve(objective.pack(best.gradient))
+        step = -curvature.solve(objective.pack(best.gradient))[0]
         W = objective.centre(best.W + objective.unpack(step, anchor.shape[1]))
-        trial = measure(objective, rows, W, anchor)
-        trial_bound = certified_distance(curvature, trial, objective)
+        change = best.change + curvature.margin_change(step)
+        trial = measure(objective, rows, W, anchor, change)
+        trial_bound, _ = certified_distance(curvature, trial, objective)
         if not trial_bound < bound:
             break
         done = trial_bound > 0.5 * bound

@@ -166,6 +166,7 @@ def _arrays(part: Part) -> dict[str, NDArray[Any]]:
         "anchor": part.anchor,
         "chol": part.curvature.chol,
         "removed": part.curvature.Z,
+        "inner": part.curvature.inner,
     }
 
 
@@ -176,6 +177,7 @@ def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]
     curvature = Curvature(
         np.asfortranarray(arrays[f"{k}.chol"]),
         arrays[f"{k}.removed"],
+        arrays[f"{k}.inner"],
         **{name: found[name] for name in _NUMBERS},
     )
     return Part(arrays[f"{k}.weights"], base, arrays[f"{k}.anchor"], curvature, found["bound"])
