@@ -91,6 +91,27 @@ def discrete_sigma(
     return shift / room * (1 + ROUNDING)
 
 
+def discrete_tolerance(
+    sigma: float, epsilon: float, delta: float, releases: int, dimension: int
+) -> float:
+    """Return the largest public tolerance τ that discrete noise of σ can cover, rounded down.
+
+    Raises
+    ------
+    InvalidInput
+        As :func:`discrete_sigma`.
+
+    Examples
+    --------
+    >>> tau = discrete_tolerance(0.01, 1.0, 1e-6, releases=1000, dimension=10)
+    >>> discrete_sigma(2 * tau, 1.0, 1e-6, releases=1000, dimension=10) <= 0.01
+    True
+    """
+    require_positive("sigma", sigma)
+    one = discrete_sigma(1.0, epsilon, delta, releases, dimension)
+    return 0.5 * (sigma / one) * (1 - 4 * ROUNDING)
+
+
 def _zcdp_delta(epsilon: float, rho: float) -> float:
     """Return δ at ε of ρ-zCDP, rounded up.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Self, TypeVar, get_args
 
-from expunge.discrete import discrete_delta, discrete_sigma
+from expunge.discrete import discrete_delta, discrete_sigma, discrete_tolerance
 from expunge.errors import InvalidInput
 from expunge.gaussian import (
     ROUNDING,
@@ -46,6 +46,7 @@ __all__ = [
     "delta_of",
     "discrete_delta",
     "discrete_sigma",
+    "discrete_tolerance",
     "epsilon_of",
     "grade_of",
     "guo_sigma",

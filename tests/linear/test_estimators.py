@@ -224,3 +224,18 @@ def test_parameters_are_checked(bad):
     for name in ("epsilon", "delta", "sigma"):
         with pytest.raises((ValueError, ExpungeError)):
             LogisticRegression(**{name: bad}).fit(X, y)
+
+
+def test_hardened_noise():
+    pytest.importorskip("opendp", reason="the extra `hardened` is not installed")
+    X, y = data("cancer")
+    model = LogisticRegression(noise="discrete").fit(X, y)
+    certificate = model.unlearn(X[:1], y[:1], retained=(X[1:], y[1:]))
+    assert certificate.guarantee.kind == "zcdp"
+    assert "continuousNoiseModel" not in certificate.trust
+
+
+def test_unknown_noise():
+    X, y = data("cancer")
+    with pytest.raises(InvalidInput, match="gaussian"):
+        LogisticRegression(noise="none").fit(X, y)

@@ -23,13 +23,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from expunge.certificate.policy import Policy
 from expunge.certificate.statement import Certificate
 from expunge.errors import ExpungeError, InvalidInput
-from expunge.guarantee import tolerance_for
+from expunge.guarantee import discrete_tolerance, tolerance_for
 from expunge.linear.lineage import Lineage, Step, begin
 from expunge.linear.losses import Array
 from expunge.linear.rows import Matrix, Rows, make_rows
 from expunge.linear.state import open_lineage, save_lineage
 from expunge.modelfile import ReleasedModel, decode
-from expunge.noise import NoiseSource, OsEntropy, Seeded
+from expunge.noise import Discrete, NoiseSource, OsEntropy, Seeded
 
 Retained = Rows | Callable[[], Rows] | tuple[Any, ...]
 
@@ -41,7 +41,7 @@ class _Unlearner(BaseEstimator):
     coef_: Array
     intercept_: Array | float
     _lineage: Lineage
-    _noise: NoiseSource
+    _noise: NoiseSource | Discrete
 
     def unlearn(
         self,
@@ -184,6 +184,10 @@ class _Unlearner(BaseEstimator):
         for name in ("epsilon", "delta", "sigma"):
             _positive(self, name, getattr(self, name))
         rows = make_rows(X, target, weight, intercept=bool(self.fit_intercept))
+        source = _source(self.noise, self.random_state)
+        promise = (self.sigma, self.epsilon, self.delta, self.releases)
+        size = rows.width * rows.target.shape[1]
+        discrete = isinstance(source, Discrete)
         policy = Policy(
             loss=loss,
             l2=l2,
@@ -194,19 +198,19 @@ class _Unlearner(BaseEstimator):
             delta=self.delta,
             releases=self.releases,
             sigma=self.sigma,
-            tolerance=tolerance_for(self.sigma, self.epsilon, self.delta, self.releases),
+            tolerance=discrete_tolerance(*promise, size) if discrete else tolerance_for(*promise),
             capacity=rows.count,
             classes=classes,
             unit="record" if ids is None else "person",
-            noise="osEntropy" if self.random_state is None else "seeded",
+            noise=source.name,
         )
-        self._noise = _source(self.random_state)
+        self._noise = source
         lineage, step = begin(policy, rows, self._noise, ids=ids)
         self._lineage, self.policy_ = lineage, policy
         self._publish(step)
 
     def _adopt(self, lineage: Lineage) -> None:
-        self._lineage, self._noise = lineage, _source(self.random_state)
+        self._lineage, self._noise = lineage, _source(self.noise, self.random_state)
         self.policy_, self.n_features_in_ = lineage.policy, lineage.policy.features
         self._show(decode(lineage.content))
 
@@ -328,6 +332,9 @@ class LogisticRegression(_Classifier):
     sigma : float, default=0.01
         Standard deviation of the noise, in units of a coefficient. Larger: more deletions without
         the retained data. With rows of norm B the scores move by about ``sigma * B``.
+    noise : {"gaussian", "discrete"}, default="gaussian"
+        Gaussian from the operating system's entropy, or the exact discrete Gaussian of OpenDP
+        (``pip install 'expunge[hardened]'``), for which float64 is not an assumption.
     random_state : int, optional
         Seeds the noise, for tests: certificates then say "not for production".
 
@@ -374,6 +381,7 @@ class LogisticRegression(_Classifier):
         delta: float = 1e-6,
         releases: int = 1000,
         sigma: float = 0.01,
+        noise: str = "gaussian",
         random_state: int | None = None,
     ) -> None:
         self.C = C
@@ -383,6 +391,7 @@ class LogisticRegression(_Classifier):
         self.delta = delta
         self.releases = releases
         self.sigma = sigma
+        self.noise = noise
         self.random_state = random_state
 
     def predict_proba(self, X: ArrayLike) -> Array:
@@ -428,7 +437,7 @@ class RidgeClassifier(_Classifier):
     ----------
     alpha : float, default=1.0
         The L2 penalty, positive.
-    fit_intercept, epsilon, delta, releases, random_state
+    fit_intercept, epsilon, delta, releases, noise, random_state
         As for :class:`LogisticRegression`.
     sigma : float, default=1e-3
         Standard deviation of the noise, in units of a coefficient.
@@ -450,6 +459,7 @@ class RidgeClassifier(_Classifier):
         delta: float = 1e-6,
         releases: int = 1000,
         sigma: float = 1e-3,
+        noise: str = "gaussian",
         random_state: int | None = None,
     ) -> None:
         self.alpha = alpha
@@ -458,6 +468,7 @@ class RidgeClassifier(_Classifier):
         self.delta = delta
         self.releases = releases
         self.sigma = sigma
+        self.noise = noise
         self.random_state = random_state
 
     def _l2(self) -> float:
@@ -473,7 +484,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Unlearner):
     ----------
     alpha : float, default=1.0
         The L2 penalty, positive.
-    fit_intercept, epsilon, delta, releases, random_state
+    fit_intercept, epsilon, delta, releases, noise, random_state
         As for :class:`LogisticRegression`.
     sigma : float, default=1e-3
         Standard deviation of the noise, in units of a coefficient.
@@ -506,6 +517,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Unlearner):
         delta: float = 1e-6,
         releases: int = 1000,
         sigma: float = 1e-3,
+        noise: str = "gaussian",
         random_state: int | None = None,
     ) -> None:
         self.alpha = alpha
@@ -514,6 +526,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Unlearner):
         self.delta = delta
         self.releases = releases
         self.sigma = sigma
+        self.noise = noise
         self.random_state = random_state
 
     def fit(
@@ -566,8 +579,12 @@ def _positive(estimator: BaseEstimator, name: str, value: Any) -> float:
     )
 
 
-def _source(random_state: int | None) -> NoiseSource:
-    return OsEntropy() if random_state is None else Seeded(random_state)
+def _source(noise: str, random_state: int | None) -> NoiseSource | Discrete:
+    if noise not in ("gaussian", "discrete"):
+        raise InvalidInput(f"noise must be 'gaussian' or 'discrete', got {noise!r}")
+    if random_state is not None:
+        return Seeded(random_state)
+    return Discrete() if noise == "discrete" else OsEntropy()
 
 
 def _weights(sample_weight: ArrayLike, X: Matrix) -> Array:

@@ -38,7 +38,7 @@ from expunge.linear.losses import Array
 from expunge.linear.rows import Rows
 from expunge.linear.solver import Progress, silent
 from expunge.modelfile import ReleasedModel, digest, encode
-from expunge.noise import NoiseSource, release
+from expunge.noise import Discrete, NoiseSource, release
 
 MODEL_NAME = "model.safetensors"
 NOBODY = Issuer("unnamed")
@@ -115,7 +115,7 @@ class Lineage:
     def prepare(
         self,
         forget: Rows,
-        noise: NoiseSource,
+        noise: NoiseSource | Discrete,
         *,
         ids: Sequence[str] | None = None,
         retained: Rows | Callable[[], Rows] | None = None,
@@ -128,7 +128,7 @@ class Lineage:
         ----------
         forget : Rows
             The rows to delete, with the values, targets and weights of their training.
-        noise : NoiseSource
+        noise : NoiseSource or Discrete
         ids : sequence of str, optional
             Whose rows these are; required if the model was trained with ids.
         retained : Rows or callable, optional
@@ -169,7 +169,7 @@ class Lineage:
     def prepare_retrain(
         self,
         retained: Rows,
-        noise: NoiseSource,
+        noise: NoiseSource | Discrete,
         *,
         context: Context = Context(),
         progress: Progress = silent,
@@ -225,7 +225,7 @@ class Lineage:
 def begin(
     policy: Policy,
     rows: Rows,
-    noise: NoiseSource,
+    noise: NoiseSource | Discrete,
     *,
     ids: Sequence[str] | None = None,
     context: Context = Context(),
@@ -238,7 +238,7 @@ def begin(
     policy : Policy
     rows : Rows
         All of positive weight.
-    noise : NoiseSource
+    noise : NoiseSource or Discrete
     ids : sequence of str, optional
         Whose rows these are; without ids, rows are known by their values.
     context : Context
@@ -290,7 +290,7 @@ def _publish(
     policy: Policy,
     state: State,
     trace: Trace,
-    noise: NoiseSource,
+    noise: NoiseSource | Discrete,
     key: bytes,
     members: Members,
     context: Context,
@@ -319,7 +319,7 @@ def _publish(
 
 
 def _release(
-    policy: Policy, state: State, noise: NoiseSource, key: bytes
+    policy: Policy, state: State, noise: NoiseSource | Discrete, key: bytes
 ) -> tuple[ReleasedModel, bytes, NoiseRecord]:
     found = release(state.weights, policy.sigma, noise, key)
     model = to_model(policy, found.weights)

@@ -1,0 +1,91 @@
+"""A life of deletions without a retrain: ``python -m bench.lifetime [--quick]``.
+
+10,000 of the 12,000 pullovers and shirts of Fashion-MNIST ask to be forgotten, one after the other,
+under one guarantee for all releases. Prints ``name<TAB>value<TAB>unit`` lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.convex import Case, fashion, show
+from expunge.guarantee import epsilon_of
+from expunge.linear import LogisticRegression
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a life of deletions showed; distances and μ are an auditor's knowledge."""
+
+    seconds: float
+    releases: int
+    accuracy: float
+    accuracy_retrained: float
+    worst_mu: float
+    mu_per_release: float
+    spent: float
+    cap: float
+    paths: dict[str, int]
+
+
+def live(case: Case, count: int, checks: int, sigma: float) -> Life:
+    """Delete ``count`` rows one by one; retrain at ``checks`` points to see the truth."""
+    model = LogisticRegression(sigma=sigma, releases=count + 1).fit(case.X, case.y)
+    rows = model.rows(case.X, case.y)
+    order = np.random.default_rng(0).permutation(len(case.y))[:count]
+    stops = set(np.linspace(0, count, checks + 1, dtype=int)[1:] - 1)
+    seconds, worst, paths = 0.0, 0.0, Counter[str]()
+    for t, i in enumerate(order):
+        start = time.perf_counter()
+        row = np.array([i])
+        forget = rows.take(row)
+        rows.drop(row)
+        step = model._lineage.prepare(forget, model._noise, retained=rows)
+        model._lineage.accept(step)
+        seconds += time.perf_counter() - start
+        paths[step.trace.path] += 1
+        if t in stops:
+            keep = np.setdiff1d(np.arange(len(case.y)), order[: t + 1])
+            fresh = LogisticRegression(sigma=sigma, releases=count + 1)
+            fresh.fit(case.X[keep], case.y[keep])
+            moved = np.linalg.norm(model._lineage.state.weights - fresh._lineage.state.weights)
+            worst = max(worst, float(moved) / sigma)
+    model._publish(step)
+    return Life(
+        seconds,
+        model._lineage.number,
+        model.score(case.X_test, case.y_test),
+        fresh.score(case.X_test, case.y_test),
+        worst,
+        model.policy_.mu_per_release,
+        step.published.statement.budget.mu_squared_spent,
+        step.published.statement.budget.mu_squared_cap,
+        dict(paths),
+    )
+
+
+def main() -> None:
+    """Run it and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="500 deletions")
+    life = live(fashion(), 500 if parser.parse_args().quick else 10_000, 10, sigma=0.01)
+    show("lifetime", "deletions", value=life.releases - 1, unit="deletions")
+    show("lifetime", "each", value=life.seconds / (life.releases - 1), unit="s")
+    show("lifetime", "accuracy", value=life.accuracy, unit="fraction")
+    show("lifetime", "accuracy_retrained", value=life.accuracy_retrained, unit="fraction")
+    show("lifetime", "mu_realised_worst", value=life.worst_mu, unit="mu, one release")
+    show("lifetime", "mu_certified", value=life.mu_per_release, unit="mu, one release")
+    total = epsilon_of(life.mu_per_release * life.releases**0.5, 1e-6)
+    show("lifetime", "epsilon_certified", value=total, unit="epsilon, all releases")
+    show("lifetime", "budget_spent", value=life.spent / life.cap, unit="fraction")
+    for path, times in life.paths.items():
+        show("lifetime", f"path_{path}", value=times, unit="deletions")
+
+
+if __name__ == "__main__":
+    main()
