@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.base import clone
 
 from bench.convex import Case, fashion, show
 from expunge.guarantee import epsilon_of
@@ -33,9 +34,13 @@ class Life:
     paths: dict[str, int]
 
 
-def live(case: Case, count: int, checks: int, sigma: float) -> Life:
-    """Delete ``count`` rows one by one; retrain at ``checks`` points to see the truth."""
-    model = LogisticRegression(sigma=sigma, releases=count + 1).fit(case.X, case.y)
+def live(case: Case, count: int, checks: int, sigma: float, seed: int | None = None) -> Life:
+    """Delete ``count`` rows one by one; retrain at ``checks`` points to see the truth.
+
+    A ``seed`` makes the noise repeatable, for tests.
+    """
+    fresh = LogisticRegression(sigma=sigma, releases=count + 1, random_state=seed)
+    model = clone(fresh).fit(case.X, case.y)
     rows = model.rows(case.X, case.y)
     order = np.random.default_rng(0).permutation(len(case.y))[:count]
     stops = set(np.linspace(0, count, checks + 1, dtype=int)[1:] - 1)
@@ -51,7 +56,6 @@ def live(case: Case, count: int, checks: int, sigma: float) -> Life:
         paths[step.trace.path] += 1
         if t in stops:
             keep = np.setdiff1d(np.arange(len(case.y)), order[: t + 1])
-            fresh = LogisticRegression(sigma=sigma, releases=count + 1)
             fresh.fit(case.X[keep], case.y[keep])
             moved = np.linalg.norm(model._lineage.state.weights - fresh._lineage.state.weights)
             worst = max(worst, float(moved) / sigma)
