@@ -149,6 +149,7 @@ def test_a_forgotten_evaluation_error_is_caught(monkeypatch):
     monkeypatch.setattr(rows, "_gradient_error", lambda *_: 0.0)
     monkeypatch.setattr(solver, "UNIT", 0.0)
     monkeypatch.setattr(engine, "_check_reached", lambda state: None)
+    bounded(monkeypatch)
     model = Model(sigma=sigma)
     assert "evidence" in model.failed(model.delete())
 

@@ -15,7 +15,7 @@ def digits() -> Case:
     X, y = load_digits(return_X_y=True)
     X = X / np.linalg.norm(X, axis=1, keepdims=True)
     y = (y > 4).astype(int)
-    return Case("digits", X[:1200], y[:1200], X[1200:], y[1200:], sigma=0.01)
+    return Case("digits", X[:1200], y[:1200], X[1200:], y[1200:], sigma=0.001)
 
 
 def check(case: Case, count: int) -> None:
