@@ -148,6 +148,7 @@ def test_a_forgotten_evaluation_error_is_caught(monkeypatch):
         Model(sigma=sigma)
     monkeypatch.setattr(rows, "_gradient_error", lambda *_: 0.0)
     monkeypatch.setattr(solver, "UNIT", 0.0)
+    monkeypatch.setattr(engine, "UNIT", 0.0)
     monkeypatch.setattr(engine, "_check_reached", lambda state: None)
     bounded(monkeypatch)
     model = Model(sigma=sigma)
