@@ -48,7 +48,7 @@ def fashion() -> Case:
         keep = (y == 2) | (y == 6)
         rows = X[keep].reshape(keep.sum(), -1).astype(float)
         found += [rows / np.linalg.norm(rows, axis=1, keepdims=True), (y[keep] == 6).astype(int)]
-    return Case("fashion", *found, sigma=0.1)
+    return Case("fashion", *found, sigma=0.01)
 
 
 def people() -> Case:
