@@ -1,0 +1,7 @@
+"""``python -m expunge`` is the command line."""
+
+from __future__ import annotations
+
+from expunge.cli import main
+
+main()

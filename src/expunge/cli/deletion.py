@@ -1,0 +1,105 @@
+"""``expunge forget`` and ``expunge retrain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from expunge.cli import arguments
+from expunge.cli.arguments import PATH
+from expunge.cli.show import FOR_TESTS, console, facts, headline, note, progress, promise, seconds
+
+if TYPE_CHECKING:
+    from expunge.folder.operations import Forgotten
+
+REGIMES = ("gdpr", "ccpa", "deleteAct", "none")
+
+
+@click.command()
+@arguments.folder
+@click.option("--ids", type=PATH, metavar="FILE", help="File with ids; - for standard input.")
+@click.option("--id", "single", multiple=True, metavar="X", help="An id; may be repeated.")
+@arguments.other_data
+@click.option("--regime", type=click.Choice(REGIMES), default="none", show_default=True)
+@click.option("--basis", multiple=True, help="Paragraph of the request, such as 17(1)(b).")
+@click.option("--received", metavar="DATE", help="When the requests came; now, if left out.")
+@arguments.seed
+def forget(
+    folder: Path,
+    ids: Path | None,
+    single: tuple[str, ...],
+    data: Path | None,
+    regime: str,
+    basis: tuple[str, ...],
+    received: str | None,
+    seed: int | None,
+) -> None:
+    """Delete people from the model in FOLDER: one batch, one release, one certificate."""
+    if (ids is None) == (not single):
+        raise click.UsageError("say whom to forget: either --ids FILE, or --id X once or more")
+    from expunge.certificate.clocks import Regime
+    from expunge.folder.operations import Asked, forget, requested_ids
+    from expunge.folder.requests import parse_received
+
+    since = None if received is None else parse_received(received)
+    people = list(single) if ids is None else requested_ids(ids, folder)
+    with progress() as report:
+        forgotten = forget(
+            folder,
+            people,
+            data=data,
+            asked=Asked(Regime(regime), basis, since),
+            seed=seed,
+            passphrase=arguments.passphrase,
+            progress=report,
+        )
+    _show(forgotten)
+
+
+def _show(forgotten: Forgotten) -> None:
+    from expunge.certificate.words import count
+
+    screen, certificate = console(), forgotten.certificate
+    retained = certificate.commitments.retained.count
+    people = "1 person" if forgotten.people == 1 else f"{forgotten.people:,} people"
+    headline(
+        screen,
+        f"Deleted {people}, {count(forgotten.records, 'record')}; "
+        f"{count(retained, 'record')} retained.",
+    )
+    rows = [
+        ("Certificate", str(forgotten.certificate_path)),
+        ("Page", str(forgotten.page_path)),
+        *promise(certificate.guarantee, certificate.grade),
+        ("Releases left", f"{forgotten.releases_left:,}"),
+        ("Time", f"{seconds(forgotten.seconds)} for the deletion itself"),
+    ]
+    facts(screen, rows)
+    if not certificate.production:
+        note(screen, FOR_TESTS)
+
+
+@click.command()
+@arguments.folder
+@arguments.other_data
+@arguments.seed
+def retrain(folder: Path, data: Path | None, seed: int | None) -> None:
+    """Train FOLDER's model from scratch on what is retained, as its next release."""
+    from expunge.folder.operations import retrain
+
+    with progress() as report:
+        done = retrain(
+            folder, data=data, seed=seed, passphrase=arguments.passphrase, progress=report
+        )
+    screen = console()
+    headline(screen, f"Retrained on the {done.records:,} retained records.")
+    rows = [
+        ("Statement", str(done.statement_path)),
+        ("Releases left", f"{done.releases_left:,}"),
+        ("Time", f"{seconds(done.seconds)} for the fit"),
+    ]
+    facts(screen, rows)
+    if not done.statement.production:
+        note(screen, FOR_TESTS)

@@ -1,0 +1,174 @@
+"""What is chosen at training, once for all releases, and the policy it makes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expunge.certificate.policy import Policy
+from expunge.errors import InvalidInput
+from expunge.folder.encoding import Encoding
+from expunge.folder.labels import LabelEncoding
+from expunge.folder.records import Records
+from expunge.folder.schema import load_schema
+from expunge.folder.table import Table, read
+from expunge.guarantee import tolerance_for
+from expunge.linear.rows import Rows
+from expunge.noise import NoiseSource, OsEntropy, Seeded
+
+MODELS = ("logistic", "ridge", "ridge-classifier")
+MULTI_CLASS = ("multinomial", "ovr")
+SIGMA = {"logistic": 0.01, "ridge": 0.001, "ridge-classifier": 0.001}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Choices that the policy fixes before any request.
+
+    Attributes
+    ----------
+    label, identifier : str
+        Columns of the label and of the person.
+    keys : Path
+        Directory of keys.
+    model : str
+        logistic, ridge or ridge-classifier.
+    schema : Path or None
+        A declared encoding; None: learned from the table, which makes certificates conditional.
+    ignore : tuple of str
+        Columns that are not features.
+    penalty : float
+        Λ of (Λ/2)‖w‖², in units of the sum objective.
+    epsilon, delta, releases
+        What all releases together guarantee, and how many they are.
+    sigma : float or None
+        Standard deviation of the noise; None: 0.01 for logistic models, else 0.001.
+    multi_class : str
+        multinomial or ovr, for a logistic model of three classes or more.
+    issuer : str
+        Who certifies, as printed.
+    seed : int or None
+        Seeds the noise, for tests: every certificate then says "not for production".
+    """
+
+    label: str
+    identifier: str
+    keys: Path
+    model: str = "logistic"
+    schema: Path | None = None
+    ignore: tuple[str, ...] = ()
+    penalty: float = 1.0
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    releases: int = 1000
+    sigma: float | None = None
+    multi_class: str = "multinomial"
+    issuer: str = "unnamed"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the choices that the policy does not."""
+        for name, options in (("model", MODELS), ("multi_class", MULTI_CLASS)):
+            if getattr(self, name) not in options:
+                raise InvalidInput(
+                    f"{name} must be one of {', '.join(options)}; got {getattr(self, name)!r}"
+                )
+        if self.seed is not None and self.seed < 0:
+            raise InvalidInput(f"the seed must be at least 0, got {self.seed}")
+
+    def read(self, data: Path) -> tuple[Table, Records]:
+        """Read the table, and declare or learn how it is encoded.
+
+        Raises
+        ------
+        InvalidInput
+            If table or schema are unusable, or do not fit each other.
+        """
+        table = read(data, label=self.label, identifier=self.identifier, ignore=self.ignore)
+        declared = None if self.schema is None else _with_ignored(load_schema(self.schema), self)
+        if declared is None:
+            encoding = Encoding.learn(table, ignored=self.ignore)
+        else:
+            encoding = Encoding.declared(declared)
+        labels = self._labels(table, None if declared is None else declared.get("label"))
+        return table, Records(
+            self.label, self.identifier, encoding, labels, self._loss(labels), intercept=True
+        )
+
+    def policy(self, rows: Rows, records: Records) -> Policy:
+        """Return the policy for these rows.
+
+        Raises
+        ------
+        InvalidInput, CertificateRefused
+            If a number is out of range, or they contradict each other.
+        """
+        sigma = SIGMA[self.model] if self.sigma is None else self.sigma
+        return Policy(
+            loss=records.loss,
+            l2=self.penalty,
+            fit_intercept=records.intercept,
+            features=rows.X.shape[1],
+            outputs=rows.target.shape[1],
+            epsilon=self.epsilon,
+            delta=self.delta,
+            releases=self.releases,
+            sigma=sigma,
+            tolerance=tolerance_for(sigma, self.epsilon, self.delta, self.releases),
+            capacity=rows.count,
+            feature_map=records.feature_map,
+            feature_map_tag=records.encoding.tag,
+            classes=records.labels.classes,
+            unit="person",
+            noise="osEntropy" if self.seed is None else "seeded",
+        )
+
+    def _labels(self, table: Table, declared: Any) -> LabelEncoding:
+        if self.model == "ridge":
+            labels = LabelEncoding(None)
+            if declared is not None and LabelEncoding.declared(declared) != labels:
+                raise InvalidInput("the schema declares classes, and ridge predicts a number")
+            return labels
+        labels = (
+            LabelEncoding.learn(table) if declared is None else LabelEncoding.declared(declared)
+        )
+        if labels.classes is None:
+            raise InvalidInput(
+                f"the schema declares the label a number, and {self.model} predicts classes; "
+                "use ridge, or declare `classes`"
+            )
+        return labels
+
+    def _loss(self, labels: LabelEncoding) -> str:
+        if self.model != "logistic":
+            return "squared"
+        if labels.classes is not None and len(labels.classes) == 2:
+            return "logistic"
+        return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
+
+
+def _with_ignored(schema: dict[str, Any], training: Training) -> dict[str, Any]:
+    ignored = schema.get("ignore", ())
+    if not training.ignore or not isinstance(ignored, list | tuple):
+        return schema
+    return schema | {"ignore": [*ignored, *(it for it in training.ignore if it not in ignored)]}
+
+
+def noise_for(policy: Policy, seed: int | None, release: int) -> NoiseSource:
+    """Return fresh noise for one release; a seed gives every release its own.
+
+    Raises
+    ------
+    InvalidInput
+        If a seed is given for a folder that was not trained with one.
+    """
+    if seed is None:
+        return OsEntropy()
+    if policy.noise != "seeded":
+        raise InvalidInput(
+            "a seed makes noise that can be repeated, and this folder is for production; leave the "
+            "seed out (for tests, train a folder with a seed)"
+        )
+    return Seeded(int.from_bytes(hashlib.sha256(f"{seed}/{release}".encode()).digest()))

@@ -1,0 +1,167 @@
+"""From a table of people to the rows of a model, and who of them is still in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from expunge.certificate import lookup
+from expunge.certificate.members import Members
+from expunge.certificate.policy import Policy
+from expunge.errors import (
+    AlreadyDeleted,
+    FolderProblem,
+    InvalidInput,
+    RetainedMismatch,
+    UnknownRecord,
+)
+from expunge.folder.encoding import Encoding
+from expunge.folder.files import some
+from expunge.folder.labels import LabelEncoding
+from expunge.folder.table import Table, read
+from expunge.linear.lineage import Lineage
+from expunge.linear.rows import Rows, make_rows
+
+LIVE, DELETED, UNKNOWN = 1, 0, -1
+
+
+@dataclass(frozen=True)
+class Records:
+    """How a table becomes rows: the columns' names, the encodings, and the form of the target.
+
+    ``loss`` is that of the policy; ``intercept`` whether rows get a constant 1.
+    """
+
+    label: str
+    identifier: str
+    encoding: Encoding
+    labels: LabelEncoding
+    loss: str
+    intercept: bool
+
+    @classmethod
+    def of(cls, policy: Policy, label: str, identifier: str) -> Self:
+        """Take the encodings from a folder's policy."""
+        found = policy.feature_map
+        if not isinstance(found, dict) or set(found) != {"encoding", "label"}:
+            raise FolderProblem("the policy of this folder has no encoding of a table")
+        return cls(
+            label,
+            identifier,
+            Encoding.from_json(found["encoding"]),
+            LabelEncoding.from_json(found["label"]),
+            policy.loss,
+            policy.fit_intercept,
+        )
+
+    @property
+    def feature_map(self) -> dict[str, Any]:
+        """The encodings as the policy prints them."""
+        return {"encoding": self.encoding.to_json(), "label": self.labels.to_json()}
+
+    def table(self, path: Path) -> Table:
+        """Read the columns that are needed, and no others."""
+        return read(
+            path, label=self.label, identifier=self.identifier, columns=self.encoding.inputs
+        )
+
+    def rows(self, table: Table) -> Rows:
+        """Encode a table."""
+        features = self.encoding.encode(table)
+        return make_rows(features, self._target(table), intercept=self.intercept)
+
+    def _target(self, table: Table) -> NDArray[np.float64]:
+        codes = self.labels.encode(table)
+        if self.labels.classes is None:
+            return np.asarray(codes, np.float64)
+        count = len(self.labels.classes)
+        if count == 2:
+            return np.where(codes == 1, 1.0, -1.0)
+        one_hot: NDArray[np.float64] = np.eye(count)[codes]
+        return one_hot if self.loss == "softmax" else 2.0 * one_hot - 1.0
+
+
+def ids_of(table: Table) -> list[str]:
+    """Return whose every row is, (n,)."""
+    ids: list[str] = _ids(table).to_pylist()
+    return ids
+
+
+def _ids(table: Table) -> pa.ChunkedArray:
+    if table.ids is None:
+        raise InvalidInput(f"{table.source} was read without an id column; name one")
+    return table.ids
+
+
+def standing(members: Members, ids: Sequence[str]) -> NDArray[np.int8]:
+    """Return for every id whether it is LIVE, DELETED or UNKNOWN; O(log n) for each."""
+    tags = lookup.tags(members.key.tobytes(), ids)
+    first = np.minimum(members.tag.searchsorted(tags[:, 0]), len(members.tag) - 1)
+    exact = (members.tag[first] == tags[:, 0]) & (members.tag_low[first] == tags[:, 1])
+    found = members.retained.flags[members.place[first]].astype(np.int8)
+    for i in np.flatnonzero(~exact).tolist():
+        status = members.status(ids[i])
+        found[i] = LIVE if status.live else DELETED if status.deleted else UNKNOWN
+    return found
+
+
+def require_live(members: Members, ids: Sequence[str]) -> None:
+    """Raise `UnknownRecord` or `AlreadyDeleted` unless the model holds rows of every id."""
+    state = standing(members, ids)
+    unknown = [name for name, it in zip(ids, state, strict=True) if it == UNKNOWN]
+    if unknown:
+        raise UnknownRecord(
+            f"the model was never trained on {some(unknown)}. Ids are compared exactly; correct or "
+            "remove them. Nothing was changed"
+        )
+    deleted = [name for name, it in zip(ids, state, strict=True) if it == DELETED]
+    if deleted:
+        raise AlreadyDeleted(
+            f"{some(deleted)} had been deleted before; remove them from the request. Nothing was "
+            "changed"
+        )
+
+
+def retained_table(table: Table, members: Members, leaving: Collection[str] = ()) -> Table:
+    """Return the rows of everybody who stays: live in ``members``, and not ``leaving``.
+
+    Raises
+    ------
+    RetainedMismatch
+        If the table has rows of people whom the model was never trained on.
+    """
+    coded = _ids(table).combine_chunks().dictionary_encode()
+    people = coded.dictionary.to_pylist()
+    state = standing(members, people)
+    strangers = [name for name, it in zip(people, state, strict=True) if it == UNKNOWN]
+    if strangers:
+        raise RetainedMismatch(
+            f"{table.source} has rows of {len(strangers)} people on whom the model was not "
+            f"trained: {some(strangers)}. Give the table of the training, with or without the "
+            "people deleted since"
+        )
+    gone = pc.is_in(coded.dictionary, value_set=pa.array(list(leaving), pa.string()))
+    stays = (state == LIVE) & ~gone.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return table.select(stays[coded.indices.to_numpy()])
+
+
+def require_retained(lineage: Lineage, rows: Rows, ids: Sequence[str], count: int) -> None:
+    """Raise `RetainedMismatch` unless these are exactly ``count`` live rows of the model."""
+    try:
+        lineage.members.find(lineage.digests(rows), ids)
+    except (UnknownRecord, AlreadyDeleted) as error:
+        raise RetainedMismatch(
+            f"the data are not those of the training: {error}. Give the table as it was trained on"
+        ) from None
+    if len(ids) != count:
+        raise RetainedMismatch(
+            f"the model retains {count} rows of other people, the data have {len(ids)}: "
+            f"{count - len(ids)} are missing. Give the whole table of the training"
+        )
