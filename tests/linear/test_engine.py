@@ -164,7 +164,7 @@ def deletions(rng, alive, target, loss):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @settings(
-    max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(seed=st.integers(0, 2**32))
 def test_distance_never_exceeds_what_is_stated(loss, seed):
