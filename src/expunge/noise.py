@@ -125,6 +125,21 @@ class Discrete:
         return "Discrete()"
 
 
+def source_of(kind: str, seed: int | None) -> NoiseSource | Discrete:
+    """Return the source that a user chose: ``gaussian`` or ``discrete``; a seed is for tests.
+
+    Raises
+    ------
+    InvalidInput
+        If the kind is unknown.
+    """
+    if kind not in ("gaussian", "discrete"):
+        raise InvalidInput(f"noise must be 'gaussian' or 'discrete', got {kind!r}")
+    if seed is not None:
+        return Seeded(seed)
+    return Discrete() if kind == "discrete" else OsEntropy()
+
+
 @dataclass(frozen=True, eq=False)
 class Release:
     """Weights as published, and what the certificate says about their noise.

@@ -56,6 +56,9 @@ def test_a_whole_life(home: Path, data: str, capsys: pytest.CaptureFixture[str])
     assert run(["verify", newest, "--model", model, "--retained", retained]) == 0
     assert "DELETION CERTIFICATE" in capsys.readouterr().out
     assert run(["retrain", str(out)]) == 0
+    capsys.readouterr()
+    assert run(["verify", str(out), "--retained", retained]) == 0
+    assert "retained data are consistent" in capsys.readouterr().out
     assert run(["forget", str(out), "--id", "p7", "--data", retained]) == 0
     assert run(["verify", str(out), "--retained", retained]) == 0
     assert certificate(out, 5).budget.release == 5

@@ -44,6 +44,15 @@ def _new_lineage() -> str:
     return os.urandom(32).hex()
 
 
+def tolerance_of(
+    noise: str, sigma: float, epsilon: float, delta: float, releases: int, dimension: int
+) -> float:
+    """Return the largest tolerance τ that noise of this source and σ can cover."""
+    if noise == "openDp":
+        return algebra.discrete_tolerance(sigma, epsilon, delta, releases, dimension)
+    return algebra.tolerance_for(sigma, epsilon, delta, releases)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Loss, penalty, tolerance, noise and caps of one lineage of releases.

@@ -22,7 +22,7 @@ from expunge.certificate.keys import PublicKey
 from expunge.certificate.policy import Policy
 from expunge.certificate.residual import Rows
 from expunge.certificate.sealed import Sealed, recheck_sealed
-from expunge.certificate.statement import Certificate
+from expunge.certificate.statement import Certificate, Release
 from expunge.errors import ExpungeError, VerificationFailed
 
 __all__ = [
@@ -209,7 +209,7 @@ def _tag(certificate: Certificate, tags: Collection[str] | None) -> Check:
 
 
 def recheck_model(
-    certificate: Certificate, files: Mapping[str, bytes]
+    certificate: Release, files: Mapping[str, bytes]
 ) -> tuple[Check, NDArray[np.float64] | None]:
     """Level (b): digests, tensors, number of parameters, grid.
 
@@ -232,9 +232,7 @@ def recheck_model(
     return judge("model", faults), published
 
 
-def _parameters(
-    raw: bytes, certificate: Certificate, faults: list[str]
-) -> NDArray[np.float64] | None:
+def _parameters(raw: bytes, certificate: Release, faults: list[str]) -> NDArray[np.float64] | None:
     try:
         model = modelfile.decode(raw)
     except ExpungeError as error:

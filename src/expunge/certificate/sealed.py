@@ -15,7 +15,7 @@ from expunge.certificate.blocks import sealed_digest
 from expunge.certificate.checks import Check, judge, unchecked
 from expunge.certificate.distance import distance_bound
 from expunge.certificate.residual import Rows
-from expunge.certificate.statement import Certificate
+from expunge.certificate.statement import Release
 from expunge.errors import ExpungeError
 
 TAIL = 5e-7
@@ -55,7 +55,7 @@ class Sealed:
 
 
 def recheck_sealed(
-    certificate: Certificate, published: NDArray[np.float64], sealed: Sealed
+    certificate: Release, published: NDArray[np.float64], sealed: Sealed
 ) -> list[Check]:
     """Level (c): checks ``commitments``, ``evidence`` and ``noise``.
 
@@ -74,14 +74,14 @@ def recheck_sealed(
     ]
 
 
-def _commitments(certificate: Certificate, sealed: Sealed) -> Check:
+def _commitments(certificate: Release, sealed: Sealed) -> Check:
     try:
         return judge("commitments", _commitment_faults(certificate, sealed))
     except ExpungeError as error:
         return judge("commitments", [str(error)])
 
 
-def _commitment_faults(certificate: Certificate, sealed: Sealed) -> list[str]:
+def _commitment_faults(certificate: Release, sealed: Sealed) -> list[str]:
     heads = certificate.commitments
     rows = sealed.rows
     digests = commit.row_digests(rows.features, rows.target, rows.weight)
@@ -108,7 +108,7 @@ def _repeats(values: NDArray[np.uint8]) -> bool:
     return bool((ordered[1:] == ordered[:-1]).all(axis=1).any())
 
 
-def _evidence(certificate: Certificate, published: NDArray[np.float64], sealed: Sealed) -> Check:
+def _evidence(certificate: Release, published: NDArray[np.float64], sealed: Sealed) -> Check:
     faults = []
     if sealed_digest(sealed.annex) != certificate.evidence.sealed_digest:
         faults.append("the annex is not the one that was sealed")
@@ -135,7 +135,7 @@ def _evidence(certificate: Certificate, published: NDArray[np.float64], sealed: 
     return judge("evidence", faults, "distance recomputed with its rounding error")
 
 
-def _noise(certificate: Certificate, published: NDArray[np.float64], sealed: Sealed) -> Check:
+def _noise(certificate: Release, published: NDArray[np.float64], sealed: Sealed) -> Check:
     noise = published - sealed.weights
     return judge("noise", noise_faults(noise, certificate.evidence.sigma, sealed.previous_noise))
 

@@ -69,6 +69,7 @@ __all__ = [
     "NoiseRecord",
     "Policy",
     "PolicyRef",
+    "Release",
     "Request",
     "Scope",
     "Subject",
@@ -119,7 +120,7 @@ class ModelRelease(_Signed):
     policy: PolicyRef
     noise: NoiseRecord
     budget: Budget
-    sealed_digest: str
+    evidence: Evidence
     payload: bytes = field(repr=False)
     unknown: tuple[str, ...] = ()
 
@@ -157,7 +158,7 @@ class ModelRelease(_Signed):
             "policy": PolicyRef(log_index, policy.digest),
             "noise": noise,
             "budget": claims.budget_block(policy, release, previous),
-            "sealed_digest": sealed_digest,
+            "evidence": claims.evidence_block(policy, sealed_digest),
         }
         return cls.from_payload(_write(RELEASE_TYPE, subject, _RELEASE, fields))
 
@@ -317,6 +318,9 @@ class Certificate(_Signed):
         return self
 
 
+Release = Certificate | ModelRelease
+
+
 def _seconds(moment: datetime | None) -> datetime:
     return (moment or datetime.now(UTC)).replace(microsecond=0)
 
@@ -361,7 +365,7 @@ _RELEASE = {
     **_SHARED,
     "reason": schema.choice(("training", "retrain")),
     "noise": blocks.NOISE,
-    "sealed_digest": schema.DIGEST,
+    "evidence": blocks.EVIDENCE,
 }
 _CERTIFICATE = {
     **_SHARED,

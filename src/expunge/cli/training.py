@@ -61,6 +61,7 @@ def schema(data: Path, label: str, identifier: str, output: Path | None) -> None
 @click.option("--releases", default=1000, show_default=True, help="Releases that are covered.")
 @click.option("--sigma", type=float, help="Noise per parameter (0.01; ridge 0.001).")
 @click.option("--multi-class", default="multinomial", help="multinomial or ovr.")
+@click.option("--noise", default="gaussian", help="gaussian, or discrete (extra `hardened`).")
 @click.option("--issuer", default="unnamed", help="Name to print in certificates.")
 @arguments.seed
 def train(data: Path, out: Path, **choices: Any) -> None:

@@ -18,7 +18,7 @@ from expunge.certificate.envelope import Envelope
 from expunge.certificate.keys import PublicKey
 from expunge.certificate.recheck import Inclusion, Outside, recheck
 from expunge.certificate.sealed import Sealed
-from expunge.certificate.statement import Certificate
+from expunge.certificate.statement import Certificate, Release
 from expunge.certificate.trust import Role, TrustPolicy
 from expunge.errors import (
     ExpungeError,
@@ -157,7 +157,7 @@ def check_one(
     model = given.model
     if model is None and given.retained is not None:
         model = store.place.at(layout.MODEL)
-    sealed, unlike = _sealed(store, certificate, given.retained)
+    sealed, unlike = open_sealed(store, certificate, given.retained)
     return _recheck(raw, outside, model, sealed, [*fault, *unlike]), certificate
 
 
@@ -195,13 +195,14 @@ def _recheck(
     return Report((*rest, *found), report.level)
 
 
-def _sealed(
-    store: Folder, certificate: Certificate | None, data: Path | None
+def open_sealed(
+    store: Folder, release: Release | None, data: Path | None
 ) -> tuple[Sealed | None, list[Check]]:
-    if data is None or certificate is None:
+    """Open the sealed state for level c; data that are not the retained rows are a failed check."""
+    if data is None or release is None:
         return None, []
     try:
-        return sealed_for(store, certificate, data), []
+        return sealed_for(store, release, data), []
     except (RetainedMismatch, UnknownRecord) as error:
         return None, [judge("commitments", [str(error)])]
 

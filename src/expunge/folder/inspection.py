@@ -10,14 +10,13 @@ from pathlib import Path
 
 from expunge.certificate.checks import Check, Report, judge, unchecked
 from expunge.certificate.envelope import Envelope
-from expunge.certificate.statement import Certificate, ModelRelease
+from expunge.certificate.recheck import recheck_model, recheck_sealed
+from expunge.certificate.statement import Certificate, ModelRelease, Release
 from expunge.certificate.trust import Role, TrustPolicy
 from expunge.errors import (
     ExpungeError,
     FolderProblem,
     InvalidInput,
-    RetainedMismatch,
-    UnknownRecord,
     VerificationFailed,
 )
 from expunge.folder import layout
@@ -28,14 +27,12 @@ from expunge.folder.checking import (
     check_certificate,
     check_one,
     log_checks,
+    open_sealed,
     read_given,
     trust_of,
 )
-from expunge.folder.layout import Release
-from expunge.folder.records import Records, ids_of, require_retained, retained_table
 from expunge.folder.release import noise_tags, releases
 from expunge.folder.store import Folder, opened, readable
-from expunge.modelfile import digest
 
 
 def verify(
@@ -59,7 +56,7 @@ def check_folder(folder: Path, given: Given = NOTHING, now: datetime | None = No
     ----------
     folder : Path
     given : Given
-        With retained data, the newest certificate is checked at level c.
+        With retained data, the newest release is checked at level c.
     now : datetime, optional
 
     Raises
@@ -102,15 +99,18 @@ def _newest(
     tags: list[str],
 ) -> Report:
     """Recheck the newest release with the model, and with the retained data if they are given."""
-    given = replace(given, model=given.model or store.place.at(layout.MODEL))
+    model_file = given.model or store.place.at(layout.MODEL)
+    given = replace(given, model=model_file)
     if isinstance(last, Certificate):
         path = store.place.at(layout.envelope_of(layout.stem(last)))
         raw = path.read_bytes() if path.is_file() else _logged(store, last)
         return check_one(store, path, raw, trust, given, now, tags)[0]
-    checks = [_policy(store, last), _model(last, given)]
-    if given.retained is not None:
-        checks.append(_records(store, given.retained))
-    return Report(tuple(checks), "b")
+    model, published = recheck_model(last, {layout.MODEL: read_given(model_file)})
+    sealed, found = open_sealed(store, last, given.retained)
+    checks = [_policy(store, last), model, *found]
+    if sealed is None or published is None:
+        return Report(tuple(checks), "b")
+    return Report((*checks, *recheck_sealed(last, published, sealed)), "c")
 
 
 def _earlier(
@@ -149,24 +149,6 @@ def _policy(store: Folder, release: ModelRelease) -> Check:
         and release.budget.lineage == store.policy.lineage
     )
     return judge("policy", [] if same else ["the release was not made under the logged policy"])
-
-
-def _model(release: ModelRelease, given: Given) -> Check:
-    content = b"" if given.model is None else read_given(given.model)
-    same = digest(content) == release.subject[0].sha256
-    return judge("model", [] if same else [f"{layout.MODEL} is not the file that was released"])
-
-
-def _records(store: Folder, data: Path) -> Check:
-    """Check that the data are the retained rows; a training has no evidence to recompute."""
-    lineage = store.lineage()
-    records = Records.of(store.policy, store.config.label, store.config.identifier)
-    try:
-        table = retained_table(records.table(data), lineage.members)
-        require_retained(lineage, records.rows(table), ids_of(table), lineage.state.count)
-    except (RetainedMismatch, UnknownRecord) as error:
-        return judge("commitments", [str(error)])
-    return judge("commitments", [], "the data are the retained records")
 
 
 def _files(store: Folder, found: Sequence[Release], trust: TrustPolicy) -> Check:

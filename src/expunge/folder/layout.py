@@ -16,9 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from expunge.certificate.statement import Certificate, ModelRelease
-
-Release = Certificate | ModelRelease
+from expunge.certificate.statement import Certificate, Release
 
 CONFIG = "config.json"
 LEDGER = "ledger.sqlite3"

@@ -9,20 +9,20 @@ import numpy as np
 from expunge.certificate.keys import load_sealing_key, unseal
 from expunge.certificate.residual import Rows
 from expunge.certificate.sealed import Sealed
-from expunge.certificate.statement import Certificate
+from expunge.certificate.statement import Release
 from expunge.errors import InvalidInput, KeyUnusable
 from expunge.folder import layout
 from expunge.folder.records import Records, ids_of, retained_table
 from expunge.folder.store import Folder, read_file
 
 
-def sealed_for(store: Folder, certificate: Certificate, data: Path) -> Sealed:
+def sealed_for(store: Folder, certificate: Release, data: Path) -> Sealed:
     """Open the sealed state for a recheck of the newest certificate against retained data.
 
     Parameters
     ----------
     store : Folder
-    certificate : Certificate
+    certificate : Release
     data : Path
         The retained rows; those of people deleted earlier are ignored.
 
@@ -37,7 +37,7 @@ def sealed_for(store: Folder, certificate: Certificate, data: Path) -> Sealed:
     """
     if certificate.digest != store.latest().digest:
         raise InvalidInput(
-            f"certificate {layout.stem(certificate)} is not the newest of {store.place.root}; only "
+            f"{layout.stem(certificate)} is not the newest release of {store.place.root}; only "
             "the newest can be checked against retained data, as older states are not kept"
         )
     lineage = store.lineage()
@@ -56,7 +56,7 @@ def sealed_for(store: Folder, certificate: Certificate, data: Path) -> Sealed:
     )
 
 
-def _annex(store: Folder, certificate: Certificate) -> bytes:
+def _annex(store: Folder, certificate: Release) -> bytes:
     """Return the annex; nothing, which fails the check of its digest, if it has been altered."""
     key = load_sealing_key(Path(store.config.keys) / "sealing.key")
     content = read_file(store.place.at(f"{layout.ANNEX}/{layout.stem(certificate)}.sealed"))

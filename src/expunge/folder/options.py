@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from expunge.certificate.policy import Policy
+from expunge.certificate.policy import Policy, tolerance_of
 from expunge.errors import InvalidInput
 from expunge.folder.encoding import Encoding
 from expunge.folder.labels import LabelEncoding
 from expunge.folder.records import Records
 from expunge.folder.schema import load_schema
 from expunge.folder.table import Table, read
-from expunge.guarantee import tolerance_for
 from expunge.linear.rows import Rows
-from expunge.noise import NoiseSource, OsEntropy, Seeded
+from expunge.noise import Discrete, NoiseSource, OsEntropy, Seeded, source_of
 
 MODELS = ("logistic", "ridge", "ridge-classifier")
 MULTI_CLASS = ("multinomial", "ovr")
@@ -47,6 +46,8 @@ class Training:
         Standard deviation of the noise; None: 0.01 for logistic models, else 0.001.
     multi_class : str
         multinomial or ovr, for a logistic model of three classes or more.
+    noise : str
+        gaussian, or discrete: the exact discrete Gaussian of OpenDP.
     issuer : str
         Who certifies, as printed.
     seed : int or None
@@ -65,6 +66,7 @@ class Training:
     releases: int = 1000
     sigma: float | None = None
     multi_class: str = "multinomial"
+    noise: str = "gaussian"
     issuer: str = "unnamed"
     seed: int | None = None
 
@@ -106,6 +108,8 @@ class Training:
             If a number is out of range, or they contradict each other.
         """
         sigma = SIGMA[self.model] if self.sigma is None else self.sigma
+        noise = source_of(self.noise, self.seed).name
+        promise = (sigma, self.epsilon, self.delta, self.releases)
         return Policy(
             loss=records.loss,
             l2=self.penalty,
@@ -116,13 +120,13 @@ class Training:
             delta=self.delta,
             releases=self.releases,
             sigma=sigma,
-            tolerance=tolerance_for(sigma, self.epsilon, self.delta, self.releases),
+            tolerance=tolerance_of(noise, *promise, rows.width * rows.target.shape[1]),
             capacity=rows.count,
             feature_map=records.feature_map,
             feature_map_tag=records.encoding.tag,
             classes=records.labels.classes,
             unit="person",
-            noise="osEntropy" if self.seed is None else "seeded",
+            noise=noise,
         )
 
     def _labels(self, table: Table, declared: Any) -> LabelEncoding:
@@ -156,7 +160,7 @@ def _with_ignored(schema: dict[str, Any], training: Training) -> dict[str, Any]:
     return schema | {"ignore": [*ignored, *(it for it in training.ignore if it not in ignored)]}
 
 
-def noise_for(policy: Policy, seed: int | None, release: int) -> NoiseSource:
+def noise_for(policy: Policy, seed: int | None, release: int) -> NoiseSource | Discrete:
     """Return fresh noise for one release; a seed gives every release its own.
 
     Raises
@@ -165,7 +169,7 @@ def noise_for(policy: Policy, seed: int | None, release: int) -> NoiseSource:
         If a seed is given for a folder that was not trained with one.
     """
     if seed is None:
-        return OsEntropy()
+        return Discrete() if policy.discrete else OsEntropy()
     if policy.noise != "seeded":
         raise InvalidInput(
             "a seed makes noise that can be repeated, and this folder is for production; leave the "

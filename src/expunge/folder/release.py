@@ -12,12 +12,11 @@ from expunge.certificate.envelope import Envelope
 from expunge.certificate.keys import PublicKey, seal
 from expunge.certificate.page import page
 from expunge.certificate.recheck import Inclusion, Outside, recheck
-from expunge.certificate.statement import Certificate, ModelRelease
+from expunge.certificate.statement import Certificate, ModelRelease, Release
 from expunge.certificate.statements import CERTIFICATE_TYPE, RELEASE_TYPE, predicate_type
 from expunge.errors import VerificationFailed
 from expunge.folder import layout
 from expunge.folder.keyring import Keys
-from expunge.folder.layout import Release
 from expunge.folder.ledger import Ledger
 from expunge.folder.proof import InclusionProof
 from expunge.linear.lineage import Lineage, Step

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from expunge.certificate import claims
 from expunge.certificate.policy import Policy
-from expunge.certificate.statement import Certificate, ModelRelease
-from expunge.folder.layout import Release
+from expunge.certificate.statement import Certificate, ModelRelease, Release
 from expunge.guarantee import Grade, Guarantee, View, grade_of
 
 

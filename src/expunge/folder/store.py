@@ -15,13 +15,14 @@ from pathlib import Path
 from expunge.certificate.envelope import sign
 from expunge.certificate.keys import seal
 from expunge.certificate.policy import Policy
+from expunge.certificate.statement import Release
 from expunge.certificate.trust import TrustPolicy
 from expunge.errors import FolderProblem, VerificationFailed
 from expunge.folder import layout
 from expunge.folder.config import Config
 from expunge.folder.durable import locked, sync, write
 from expunge.folder.keyring import Keys
-from expunge.folder.layout import Layout, Release
+from expunge.folder.layout import Layout
 from expunge.folder.ledger import Appended, Ledger
 from expunge.folder.pending import settle, stage
 from expunge.folder.proof import InclusionProof

@@ -1,0 +1,336 @@
+"""What all estimators share: training a lineage, deleting from it, showing the published model.
+
+What deletions need stays in a sealed state that is never shown, pickled or copied: a copy of an
+estimator predicts, and cannot unlearn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from expunge.certificate.policy import Policy, tolerance_of
+from expunge.certificate.statement import Certificate
+from expunge.errors import ExpungeError, InvalidInput
+from expunge.linear.lineage import Lineage, Step, begin
+from expunge.linear.losses import Array
+from expunge.linear.rows import Matrix, Rows, make_rows
+from expunge.linear.state import open_lineage, save_lineage
+from expunge.modelfile import ReleasedModel, decode
+from expunge.noise import Discrete, NoiseSource, source_of
+
+Retained = Rows | Callable[[], Rows] | tuple[Any, ...]
+
+
+class Unlearner(BaseEstimator):
+    """What all estimators share: training a lineage, and deleting from it."""
+
+    _loss: ClassVar[str]
+    coef_: Array
+    intercept_: Array | float
+    _lineage: Lineage
+    _noise: NoiseSource | Discrete
+
+    def unlearn(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+        retained: Retained | None = None,
+    ) -> Certificate:
+        """Delete rows and publish a new model.
+
+        Parameters
+        ----------
+        X : (k, d) array, data frame or CSR matrix
+            The rows to delete, with the values of the training.
+        y : (k,) array
+            Their targets.
+        sample_weight : (k,) array, optional
+            Their weights, if the training had weights.
+        ids : sequence of k str, optional
+            Whose rows these are; required if the training had ids. All rows of a person must be
+            there.
+        retained : (X, y), (X, y, sample_weight), Rows or callable returning Rows, optional
+            All rows retained after this deletion. Needed only if the deletion cannot be proved
+            from the sealed state; :meth:`rows` prepares them once for many deletions.
+
+        Returns
+        -------
+        Certificate
+            Unsigned; ``certificate.sign(signer)`` signs it.
+
+        Raises
+        ------
+        UnknownRecord, AlreadyDeleted, IncompletePerson, LastOfClass
+            If the rows cannot be deleted.
+        NeedsRetainedData, RetainedMismatch, ToleranceUnreachable, BudgetExhausted
+            If the deletion cannot be certified. Whatever is raised, the estimator is unchanged.
+        """
+        lineage = self._sealed()
+        step = lineage.prepare(
+            self.rows(X, y, sample_weight),
+            self._noise,
+            ids=ids,
+            retained=self.rows(*retained) if isinstance(retained, tuple) else retained,
+        )
+        lineage.accept(step)
+        self._publish(step)
+        if not isinstance(step.published.statement, Certificate):
+            raise TypeError("a deletion is certified")
+        return step.published.statement
+
+    def rows(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Rows:
+        """Return rows in the form that ``unlearn(retained=…)`` takes without further work.
+
+        ``rows.drop(index)`` removes rows in place, for long sequences of deletions.
+        """
+        check_is_fitted(self)
+        checked: Any = validate_data(
+            self, X, y, reset=False, accept_sparse="csr", dtype=FLOATS, **self._y_rules()
+        )
+        features, targets = checked
+        weight = None if sample_weight is None else _weights(sample_weight, features)
+        intercept = self._policy().fit_intercept
+        return make_rows(features, self._encode(targets), weight, intercept=intercept)
+
+    def save_state(self, directory: str | Path) -> None:
+        """Write the sealed state to a new directory that only its owner can read.
+
+        Raises
+        ------
+        FolderProblem
+            If the directory exists.
+        """
+        save_lineage(self._sealed(), Path(directory))
+
+    def load_state(self, directory: str | Path) -> Self:
+        """Continue from a saved state: the estimator becomes the one that was saved.
+
+        Raises
+        ------
+        FolderProblem
+            If the directory holds no readable state.
+        InvalidInput
+            If the state is of another kind of model.
+        """
+        lineage = open_lineage(Path(directory))
+        if lineage.policy.loss not in self._losses():
+            raise InvalidInput(
+                f"{type(self).__name__} cannot continue a state of loss {lineage.policy.loss!r}"
+            )
+        self._adopt(lineage)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the sealed state out of pickles and copies: one holder spends the budget."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        return {k: v for k, v in state.items() if k not in ("_lineage", "_noise")}
+
+    def __sklearn_tags__(self) -> Any:
+        """Accept sparse input."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @classmethod
+    def _losses(cls) -> tuple[str, ...]:
+        return (cls._loss,)
+
+    def _y_rules(self) -> dict[str, Any]:
+        return {}
+
+    def _encode(self, y: NDArray[Any]) -> Array:
+        raise NotImplementedError
+
+    def _sealed(self) -> Lineage:
+        check_is_fitted(self)
+        if not hasattr(self, "_lineage"):
+            raise ExpungeError(
+                "this estimator is a copy: the sealed state stays with the original, so that the "
+                "privacy budget is spent once; unlearn there, or move it with save_state"
+            )
+        return self._lineage
+
+    def _policy(self) -> Policy:
+        policy: Policy = self.policy_
+        return policy
+
+    def _train(
+        self,
+        X: Matrix,
+        target: Array,
+        weight: Array | None,
+        ids: Sequence[str] | None,
+        *,
+        loss: str,
+        l2: float,
+        classes: tuple[Any, ...] | None,
+    ) -> None:
+        for name in ("epsilon", "delta", "sigma"):
+            positive(self, name, getattr(self, name))
+        rows = make_rows(X, target, weight, intercept=bool(self.fit_intercept))
+        source = source_of(self.noise, self.random_state)
+        promise = (self.sigma, self.epsilon, self.delta, self.releases)
+        policy = Policy(
+            loss=loss,
+            l2=l2,
+            fit_intercept=bool(self.fit_intercept),
+            features=X.shape[1],
+            outputs=rows.target.shape[1],
+            epsilon=self.epsilon,
+            delta=self.delta,
+            releases=self.releases,
+            sigma=self.sigma,
+            tolerance=tolerance_of(source.name, *promise, rows.width * rows.target.shape[1]),
+            capacity=rows.count,
+            classes=classes,
+            unit="record" if ids is None else "person",
+            noise=source.name,
+        )
+        self._noise = source
+        lineage, step = begin(policy, rows, self._noise, ids=ids)
+        self._lineage, self.policy_ = lineage, policy
+        self._publish(step)
+
+    def _adopt(self, lineage: Lineage) -> None:
+        self._lineage, self._noise = lineage, source_of(self.noise, self.random_state)
+        self.policy_, self.n_features_in_ = lineage.policy, lineage.policy.features
+        self._show(decode(lineage.content))
+
+    def _publish(self, step: Step) -> None:
+        self._show(step.published.model)
+
+    def _show(self, model: ReleasedModel) -> None:
+        self.coef_ = model.coef
+        self.intercept_ = np.zeros(len(model.coef)) if model.intercept is None else model.intercept
+
+    def _scores(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        rows: Any = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
+        return np.asarray(rows @ np.atleast_2d(self.coef_).T) + self.intercept_
+
+
+FLOATS = [np.float64, np.float32]
+
+
+class Classifier(ClassifierMixin, Unlearner):
+    """What classifiers share: labels."""
+
+    classes_: NDArray[Any]
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Self:
+        """Fit, publish release 1, and keep the sealed state for deletions.
+
+        Parameters
+        ----------
+        X : (n, d) array, data frame or CSR matrix
+        y : (n,) array of labels
+        sample_weight : (n,) array, optional
+            Rows of weight 0 are left out: they were never trained on.
+        ids : sequence of n str, optional
+            Whose rows these are; a person may own several. Without ids a row is known by its
+            values.
+
+        Raises
+        ------
+        InvalidInput, ToleranceUnreachable
+            If the data are unusable, or the tolerance cannot be proved on them.
+        """
+        checked: Any = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
+        check_classification_targets(checked[1])
+        rows, labels, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
+        self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise InvalidInput(
+                f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
+                f"data contains only one class: {self.classes_[0]!r}"
+            )
+        target, classes = self._encode(labels), tuple(self.classes_.tolist())
+        self._train(rows, target, weight, ids, loss=self._loss_of(), l2=self._l2(), classes=classes)
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return the scores of the released model: (n,) for two classes, else (n, K)."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the labels that the released model predicts, (n,)."""
+        scores = self.decision_function(X)
+        index = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[index]
+        return labels
+
+    def _loss_of(self) -> str:
+        return self._loss
+
+    def _l2(self) -> float:
+        raise NotImplementedError
+
+    def _adopt(self, lineage: Lineage) -> None:
+        self.classes_ = np.array(lineage.policy.classes)
+        super()._adopt(lineage)
+
+    def _index(self, y: NDArray[Any]) -> NDArray[np.intp]:
+        index = np.searchsorted(self.classes_, y)
+        index = np.minimum(index, len(self.classes_) - 1)
+        if not (self.classes_[index] == y).all():
+            strange = np.unique(y[self.classes_[index] != y]).tolist()
+            raise InvalidInput(f"labels {strange} were not trained on; known: {self.classes_}")
+        return index
+
+    def _encode(self, y: NDArray[Any]) -> Array:
+        index = self._index(y)
+        if len(self.classes_) == 2:
+            return np.where(index == 1, 1.0, -1.0)[:, None]
+        one_hot = np.eye(len(self.classes_))[index]
+        return one_hot if self._loss_of() == "softmax" else 2.0 * one_hot - 1.0
+
+
+def positive(estimator: BaseEstimator, name: str, value: Any) -> float:
+    if isinstance(value, int | float | np.number) and 0 < value < np.inf:
+        return float(value)
+    raise InvalidInput(
+        f"The {name!r} parameter of {type(estimator).__name__} must be a float in the range "
+        f"(0, inf). Got {value!r} instead."
+    )
+
+
+def _weights(sample_weight: ArrayLike, X: Matrix) -> Array:
+    weight: Array = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    return weight
+
+
+def kept(
+    X: Matrix, y: NDArray[Any], sample_weight: ArrayLike | None, ids: Sequence[str] | None
+) -> tuple[Matrix, NDArray[Any], Array | None, Sequence[str] | None]:
+    """Leave out rows of weight 0: they were never trained on."""
+    if ids is not None and len(ids) != X.shape[0]:
+        raise InvalidInput(f"expected {X.shape[0]} ids, one per row, got {len(ids)}")
+    if sample_weight is None:
+        return X, y, None, ids
+    weight = _weights(sample_weight, X)
+    keep = np.flatnonzero(weight)
+    if len(keep) == len(weight):
+        return X, y, weight, ids
+    X = sp.csr_array(X)[keep] if sp.issparse(X) else X[keep]
+    return X, y[keep], weight[keep], None if ids is None else [ids[i] for i in keep.tolist()]
