@@ -140,26 +140,8 @@ class LogisticRegression(Classifier):
         return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
 
 
-class RidgeClassifier(Classifier):
-    """Least squares on ±1 targets with an L2 penalty and certified deletion.
-
-    Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. Deletion
-    needs no retained data: a quadratic objective is known exactly from its O(d²) sums.
-
-    Parameters
-    ----------
-    alpha : float, default=1.0
-        The L2 penalty, positive.
-    fit_intercept, epsilon, delta, releases, noise, random_state
-        As for :class:`LogisticRegression`.
-    sigma : float, default=1e-3
-        Standard deviation of the noise, in units of a coefficient.
-
-    Attributes
-    ----------
-    classes_, coef_, intercept_, policy_, n_features_in_, feature_names_in_
-        As for :class:`LogisticRegression`.
-    """
+class _LeastSquares(Unlearner):
+    """The parameters of both ridge models."""
 
     _loss = "squared"
 
@@ -188,7 +170,29 @@ class RidgeClassifier(Classifier):
         return positive(self, "alpha", self.alpha)
 
 
-class Ridge(MultiOutputMixin, RegressorMixin, Unlearner):
+class RidgeClassifier(Classifier, _LeastSquares):
+    """Least squares on ±1 targets with an L2 penalty and certified deletion.
+
+    Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. Deletion
+    needs no retained data: a quadratic objective is known exactly from its O(d²) sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        The L2 penalty, positive.
+    fit_intercept, epsilon, delta, releases, noise, random_state
+        As for :class:`LogisticRegression`.
+    sigma : float, default=1e-3
+        Standard deviation of the noise, in units of a coefficient.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, policy_, n_features_in_, feature_names_in_
+        As for :class:`LogisticRegression`.
+    """
+
+
+class Ridge(MultiOutputMixin, RegressorMixin, _LeastSquares):
     """Ridge regression with certified deletion, from O(d²) sums and without retained data.
 
     Minimises ``Σ_i s_i ‖y_i − x_iᵀw − b‖² + alpha‖w‖²``, as scikit-learn does.
@@ -219,29 +223,6 @@ class Ridge(MultiOutputMixin, RegressorMixin, Unlearner):
     'certified'
     """
 
-    _loss = "squared"
-
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        releases: int = 1000,
-        sigma: float = 1e-3,
-        noise: str = "gaussian",
-        random_state: int | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.epsilon = epsilon
-        self.delta = delta
-        self.releases = releases
-        self.sigma = sigma
-        self.noise = noise
-        self.random_state = random_state
-
     def fit(
         self,
         X: ArrayLike,
@@ -258,8 +239,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, Unlearner):
         )
         rows, values, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
         self._single = values.ndim == 1
-        l2 = positive(self, "alpha", self.alpha)
-        self._train(rows, self._encode(values), weight, ids, loss=self._loss, l2=l2, classes=None)
+        self._train(rows, self._encode(values), weight, ids, loss=self._loss, classes=None)
         return self
 
     def predict(self, X: ArrayLike) -> Array:

@@ -150,6 +150,9 @@ class Unlearner(BaseEstimator):
     def _y_rules(self) -> dict[str, Any]:
         return {}
 
+    def _l2(self) -> float:
+        raise NotImplementedError
+
     def _encode(self, y: NDArray[Any]) -> Array:
         raise NotImplementedError
 
@@ -174,7 +177,6 @@ class Unlearner(BaseEstimator):
         ids: Sequence[str] | None,
         *,
         loss: str,
-        l2: float,
         classes: tuple[Any, ...] | None,
     ) -> None:
         for name in ("epsilon", "delta", "sigma"):
@@ -184,7 +186,7 @@ class Unlearner(BaseEstimator):
         promise = (self.sigma, self.epsilon, self.delta, self.releases)
         policy = Policy(
             loss=loss,
-            l2=l2,
+            l2=self._l2(),
             fit_intercept=bool(self.fit_intercept),
             features=X.shape[1],
             outputs=rows.target.shape[1],
@@ -263,7 +265,7 @@ class Classifier(ClassifierMixin, Unlearner):
                 f"data contains only one class: {self.classes_[0]!r}"
             )
         target, classes = self._encode(labels), tuple(self.classes_.tolist())
-        self._train(rows, target, weight, ids, loss=self._loss_of(), l2=self._l2(), classes=classes)
+        self._train(rows, target, weight, ids, loss=self._loss_of(), classes=classes)
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -280,9 +282,6 @@ class Classifier(ClassifierMixin, Unlearner):
 
     def _loss_of(self) -> str:
         return self._loss
-
-    def _l2(self) -> float:
-        raise NotImplementedError
 
     def _adopt(self, lineage: Lineage) -> None:
         self.classes_ = np.array(lineage.policy.classes)
