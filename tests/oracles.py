@@ -60,6 +60,10 @@ def _value(X, target, weight, loss, penalty, W):
         rows = np.logaddexp(np.longdouble(0), -target * m).sum(axis=1)
     elif loss == "squared":
         rows = ((m - target) ** 2).sum(axis=1) / 2
+    elif loss == "poisson":
+        rows = (np.exp(np.minimum(m, 11000)) - target * m).sum(axis=1)
+    elif loss == "gamma":
+        rows = (target * np.exp(np.minimum(-m, 11000)) + m).sum(axis=1)
     else:
         top = m.max(axis=1)
         rows = np.log(np.exp(m - top[:, None]).sum(axis=1)) + top - (m * target).sum(axis=1)
@@ -75,6 +79,10 @@ def derivatives(X, target, weight, loss, penalty, W):
         c, h = -target * a, (a * (1 - a))[:, 0]
     elif loss == "squared":
         c, h = m - target, np.ones(n)
+    elif loss == "poisson":
+        c, h = np.exp(m) - target, np.exp(m)[:, 0]
+    elif loss == "gamma":
+        c, h = 1 - target * np.exp(-m), (target * np.exp(-m))[:, 0]
     else:
         p = np.exp(m - m.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)

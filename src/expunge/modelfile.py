@@ -23,7 +23,8 @@ Array = NDArray[np.float64]
 Label = str | int | float | bool
 
 FORMAT = "expunge-model/1"
-LOSSES = ("logistic", "softmax", "logistic-ovr", "squared")
+REGRESSION = ("squared", "poisson", "gamma")
+LOSSES = ("logistic", "softmax", "logistic-ovr", *REGRESSION)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ def _check_tensor(name: str, tensor: Array, dimensions: int) -> None:
 
 def _check_classes(classes: tuple[Label, ...] | None, loss: str, rows: int) -> None:
     if classes is None:
-        if loss != "squared":
+        if loss not in REGRESSION:
             raise InvalidInput(f"a model with loss {loss} needs its classes; got None")
         return
     if any(type(label) not in (str, int, float, bool) for label in classes):

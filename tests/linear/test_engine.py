@@ -24,12 +24,13 @@ from expunge.linear.rows import make_rows
 from oracles import digits10, digits38, iris, minimiser
 
 TEN = np.arange(10)
-LOSSES = ("logistic", "softmax", "logistic-ovr", "squared")
+LOSSES = ("logistic", "softmax", "logistic-ovr", "squared", "poisson", "gamma")
+REGRESSION = ("squared", "poisson", "gamma")
 
 
 def fitted(X, target, loss="logistic", l2=1.0, tolerance=1e-8, intercept=False, weight=None):
     rows = make_rows(X, target, weight, intercept=intercept)
-    return rows, fit(rows, loss=loss, l2=l2, tolerance=tolerance, classes=loss != "squared")[0]
+    return rows, fit(rows, loss=loss, l2=l2, tolerance=tolerance, classes=loss not in REGRESSION)[0]
 
 
 def data_free(state, rows, index):
@@ -137,8 +138,11 @@ def problem(seed, loss):
         target = np.eye(K)[label]
     elif loss == "logistic-ovr":
         target = 2.0 * np.eye(K)[label] - 1.0
-    else:
+    elif loss == "squared":
         target = score * 10.0 ** rng.uniform(-3, 3)
+    else:
+        mean = np.exp(np.clip(score[:, :1], -5, 5))
+        target = rng.poisson(mean) * 1.0 if loss == "poisson" else mean * rng.gamma(2, 0.5, (n, 1))
     weight = rng.uniform(0.1, 3.0, n) if rng.random() < 0.3 else np.ones(n)
     if rng.random() < 0.3:
         weight = np.where(np.arange(n) < 6, weight, weight * rng.integers(0, 2, n))
@@ -155,7 +159,7 @@ def deletions(rng, alive, target, loss):
         after[gone] = False
         labels = target[after] > 0
         counts = labels.sum(axis=0)
-        if loss != "squared" and (counts.min() < 1 or (~labels).sum(axis=0).min() < 1):
+        if loss not in REGRESSION and (counts.min() < 1 or (~labels).sum(axis=0).min() < 1):
             continue
         if len(gone):
             alive = after
@@ -172,7 +176,7 @@ def test_distance_never_exceeds_what_is_stated(loss, seed):
     tolerance = 10.0 ** rng.uniform(-6, -1)
     rows = make_rows(X, target, weight, intercept=intercept)
     try:
-        state, _ = fit(rows, loss=loss, l2=l2, tolerance=tolerance, classes=loss != "squared")
+        state, _ = fit(rows, loss=loss, l2=l2, tolerance=tolerance, classes=loss not in REGRESSION)
     except ToleranceUnreachable:
         return
     alive = weight > 0

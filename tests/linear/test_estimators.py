@@ -27,9 +27,23 @@ from expunge.errors import (
     InvalidInput,
     UnknownRecord,
 )
-from expunge.linear.estimators import LogisticRegression, Ridge, RidgeClassifier
+from expunge.linear.estimators import (
+    GammaRegressor,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+)
 
-ALL = [LogisticRegression(), LogisticRegression(multi_class="ovr"), Ridge(), RidgeClassifier()]
+ALL = [
+    LogisticRegression(),
+    LogisticRegression(multi_class="ovr"),
+    Ridge(),
+    RidgeClassifier(),
+    PoissonRegressor(),
+    GammaRegressor(),
+]
+REGRESSORS = (Ridge, PoissonRegressor, GammaRegressor)
 
 
 @parametrize_with_checks(ALL)
@@ -82,9 +96,29 @@ def test_ridge_agrees_with_scikit_learn(weighted):
     assert (ours.predict(X) == theirs.predict(X)).all()
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("name", ["PoissonRegressor", "GammaRegressor"])
+def test_log_links_agree_with_scikit_learn(name, intercept, weighted):
+    X, _ = data("diabetes")
+    rng = np.random.default_rng(0)
+    y = rng.poisson(np.exp(X @ rng.standard_normal(10))) + (name == "GammaRegressor") * 0.5
+    weight = rng.uniform(0.5, 2, len(y)) if weighted else None
+    options = {"alpha": 0.01, "fit_intercept": intercept}
+    ours = {"PoissonRegressor": PoissonRegressor, "GammaRegressor": GammaRegressor}[name]
+    ours = ours(**options, sigma=1e-6).fit(X, y, weight)
+    theirs = getattr(linear_model, name)(**options, solver="newton-cholesky", tol=1e-10)
+    theirs.fit(X, y, weight)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-5)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-4)
+    assert ours.score(X, y, weight) == pytest.approx(theirs.score(X, y, weight), abs=1e-4)
+    with pytest.raises(InvalidInput, match="out of the valid range"):
+        ours.fit(X, -y - 1)
+
+
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
 def test_unlearning_reaches_a_retrain(estimator):
-    X, y = data("diabetes" if isinstance(estimator, Ridge) else "iris")
+    X, y = data("diabetes" if isinstance(estimator, REGRESSORS) else "iris")
     keep = np.arange(len(y)) % 7 != 0
     gone = clone(estimator).set_params(random_state=3).fit(X, y)
     for rows in np.array_split(np.flatnonzero(~keep), 4):
@@ -174,7 +208,7 @@ def test_copies_predict_and_cannot_unlearn(tmp_path):
 
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
 def test_state_survives_a_save(estimator, tmp_path):
-    X, y = data("diabetes" if isinstance(estimator, Ridge) else "iris")
+    X, y = data("diabetes" if isinstance(estimator, REGRESSORS) else "iris")
     model = clone(estimator).fit(X, y)
     model.unlearn(X[:2], y[:2], retained=(X[2:], y[2:]))
     model.save_state(tmp_path / "state")
@@ -218,7 +252,12 @@ def test_sparse_rows_are_deleted_in_either_form():
 @pytest.mark.parametrize("bad", [0, -1, np.inf, np.nan, "1", None])
 def test_parameters_are_checked(bad):
     X, y = data("iris")
-    for model in (LogisticRegression(C=bad), Ridge(alpha=bad), RidgeClassifier(alpha=bad)):
+    for model in (
+        LogisticRegression(C=bad),
+        Ridge(alpha=bad),
+        RidgeClassifier(alpha=bad),
+        PoissonRegressor(alpha=bad),
+    ):
         with pytest.raises(ValueError, match="must be a float in the range"):
             model.fit(X, y)
     for name in ("epsilon", "delta", "sigma"):

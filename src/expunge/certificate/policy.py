@@ -20,9 +20,9 @@ from expunge.certificate.statements import POLICY_TYPE, dump, open_statement
 from expunge.discrete import GRID_BITS
 from expunge.errors import CertificateRefused, InvalidInput
 from expunge.guarantee import Tag, Unit
+from expunge.modelfile import LOSSES
 from expunge.noise import grid_exponent
 
-LOSSES = ("logistic", "softmax", "logistic-ovr", "squared")
 NOISES = ("osEntropy", "seeded", "openDp")
 SLACK = 1e-9
 """Relative slack of every comparison of printed numbers (certificate.md §5)."""
@@ -60,7 +60,7 @@ class Policy:
     Attributes
     ----------
     loss : str
-        logistic, softmax, logistic-ovr or squared.
+        A name in `expunge.modelfile.LOSSES`.
     l2 : float
         Λ > 0 of (Λ/2)‖w‖², in units of the sum objective.
     fit_intercept : bool

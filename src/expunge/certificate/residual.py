@@ -109,7 +109,7 @@ def gradient(rows: Rows, weights: Array, loss: str, l2: float, intercept: bool) 
         All retained rows.
     weights : (p, C) float64
     loss : str
-        logistic, logistic-ovr, softmax or squared.
+        A key of `LOSSES`.
     l2 : float
         Λ, sum units.
     intercept : bool
@@ -193,9 +193,28 @@ def _softmax(margin: Any, target: Array, error: Array, chain: float) -> tuple[An
     return first, slack + near * mixed * growth, near
 
 
+def _poisson(margin: Any, target: Array, error: Array, chain: float) -> tuple[Any, Array, Array]:
+    mean = np.exp(margin)
+    return mean - target, *_log_link(mean - target, mean, error, chain)
+
+
+def _gamma(margin: Any, target: Array, error: Array, chain: float) -> tuple[Any, Array, Array]:
+    ratio = target * np.exp(-margin)
+    return 1 - ratio, *_log_link(1 - ratio, ratio, error, chain)
+
+
+def _log_link(first: Any, second: Any, error: Array, chain: float) -> tuple[Array, Array]:
+    near = second.astype(np.float64)
+    slack = (chain + 8 * UNIT) * np.abs(first).astype(np.float64) + 8 * UNIT * near
+    with np.errstate(over="ignore"):
+        return slack + np.exp(error) * near * error, near
+
+
 LOSSES = {
     "logistic": _logistic,
     "logistic-ovr": _logistic,
     "softmax": _softmax,
     "squared": _squared,
+    "poisson": _poisson,
+    "gamma": _gamma,
 }

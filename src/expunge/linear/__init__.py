@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "GammaRegressor": "estimators",
     "LogisticRegression": "estimators",
+    "PoissonRegressor": "estimators",
     "Ridge": "estimators",
     "RidgeClassifier": "estimators",
     "Rows": "rows",

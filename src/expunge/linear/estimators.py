@@ -8,12 +8,13 @@ predictions are always those of the published, noised model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import validate_data
 
 from expunge.errors import InvalidInput
@@ -140,10 +141,8 @@ class LogisticRegression(Classifier):
         return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
 
 
-class _LeastSquares(Unlearner):
-    """The parameters of both ridge models."""
-
-    _loss = "squared"
+class _Penalised(Unlearner):
+    """Models whose penalty is called alpha."""
 
     def __init__(
         self,
@@ -170,7 +169,7 @@ class _LeastSquares(Unlearner):
         return positive(self, "alpha", self.alpha)
 
 
-class RidgeClassifier(Classifier, _LeastSquares):
+class RidgeClassifier(Classifier, _Penalised):
     """Least squares on ±1 targets with an L2 penalty and certified deletion.
 
     Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. Deletion
@@ -191,8 +190,10 @@ class RidgeClassifier(Classifier, _LeastSquares):
         As for :class:`LogisticRegression`.
     """
 
+    _loss = "squared"
 
-class Ridge(MultiOutputMixin, RegressorMixin, _LeastSquares):
+
+class Ridge(MultiOutputMixin, RegressorMixin, _Penalised):
     """Ridge regression with certified deletion, from O(d²) sums and without retained data.
 
     Minimises ``Σ_i s_i ‖y_i − x_iᵀw − b‖² + alpha‖w‖²``, as scikit-learn does.
@@ -222,6 +223,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _LeastSquares):
     >>> model.unlearn(X[:5], y[:5]).grade.value
     'certified'
     """
+
+    _loss = "squared"
 
     def fit(
         self,
@@ -261,3 +264,95 @@ class Ridge(MultiOutputMixin, RegressorMixin, _LeastSquares):
         super()._show(model)
         if self._single:
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+
+
+class _LogLink(RegressorMixin, _Penalised):
+    """Generalised linear models with a logarithmic link."""
+
+    _power: ClassVar[int]
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Self:
+        """Fit, publish release 1, and keep the sealed state for deletions.
+
+        Parameters and errors as for :meth:`LogisticRegression.fit`.
+        """
+        checked: Any = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
+        rows, values, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
+        self._total = float(len(values) if weight is None else weight.sum())
+        self._train(rows, self._encode(values), weight, ids, loss=self._loss, classes=None)
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Return the means that the released model predicts, (n,)."""
+        mean: Array = np.exp(self._scores(X)[:, 0])
+        return mean
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return D², the fraction of deviance explained."""
+        mean = self.predict(X)
+        return float(d2_tweedie_score(y, mean, sample_weight=sample_weight, power=self._power))
+
+    def _l2(self) -> float:
+        return positive(self, "alpha", self.alpha) * self._total
+
+    def _encode(self, y: NDArray[Any]) -> Array:
+        values = np.asarray(y, dtype=np.float64)
+        if (values < 0).any() or (self._power == 2 and (values == 0).any()):
+            raise InvalidInput(
+                f"{type(self).__name__}: some value(s) of y are out of the valid range; expected "
+                + ("positive numbers" if self._power == 2 else "numbers of at least 0")
+            )
+        return values[:, None]
+
+    def _show(self, model: ReleasedModel) -> None:
+        super()._show(model)
+        self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+
+    def __sklearn_tags__(self) -> Any:
+        """Targets have a sign."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+class PoissonRegressor(_LogLink):
+    """Poisson regression with a logarithmic link and certified deletion.
+
+    Minimises the mean half deviance plus ``(alpha/2)‖w‖²``, as scikit-learn does. In sum units the
+    penalty is alpha times the sum of weights *at the first fit*: a public constant from then on,
+    which deletions do not change.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        The L2 penalty, positive.
+    fit_intercept, epsilon, delta, releases, sigma, noise, random_state
+        As for :class:`LogisticRegression`.
+
+    Attributes
+    ----------
+    coef_ : (d,) array
+        The released coefficients.
+    intercept_ : float
+    policy_, n_features_in_, feature_names_in_
+        As for :class:`LogisticRegression`.
+    """
+
+    _loss = "poisson"
+    _power = 1
+
+
+class GammaRegressor(_LogLink):
+    """Gamma regression with a logarithmic link and certified deletion; targets are positive.
+
+    Parameters and attributes as for :class:`PoissonRegressor`.
+    """
+
+    _loss = "gamma"
+    _power = 2

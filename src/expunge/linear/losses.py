@@ -41,6 +41,9 @@ class Loss:
     spread : float
         ``spread · ‖change of the margins‖₂`` bounds the change that self-concordance speaks of:
         1 for a scalar margin, √2 for softmax, 0 if the curvature is constant.
+    rough : bool
+        Whether ``first`` is a difference of a number as large as ``second`` (log links), which
+        loses its leading digits.
     third : float
         ``sup |ℓ'''|``, used by the published bounds only (nan where they do not apply).
     """
@@ -52,6 +55,7 @@ class Loss:
     coupled: bool
     spread: float
     third: float
+    rough: bool = False
 
 
 def _logistic_value(margin: Array, target: Array) -> Array:
@@ -96,6 +100,35 @@ def _squared_first(margin: Array, target: Array) -> tuple[Array, Array]:
     return margin - target, np.ones_like(margin)
 
 
+def _exp(margin: Array) -> Array:
+    """Return e^m, finite: beyond 700 the value of the loss is infinite, so nothing ends there."""
+    power: Array = np.exp(np.minimum(margin, LARGEST))
+    return power
+
+
+def _poisson_value(margin: Array, target: Array) -> Array:
+    value: Array = (_exp(margin) - target * margin).sum(axis=1)
+    value[(margin > LARGEST).any(axis=1)] = np.inf
+    return value
+
+
+def _poisson_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    mean = _exp(margin)
+    return mean - target, mean
+
+
+def _gamma_value(margin: Array, target: Array) -> Array:
+    value: Array = (target * _exp(-margin) + margin).sum(axis=1)
+    value[(-margin > LARGEST).any(axis=1)] = np.inf
+    return value
+
+
+def _gamma_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    ratio = target * _exp(-margin)
+    return 1.0 - ratio, ratio
+
+
+LARGEST = 700.0
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
@@ -125,6 +158,26 @@ LOSSES: dict[str, Loss] = {
             coupled=False,
             spread=0.0,
             third=0.0,
+        ),
+        Loss(
+            "poisson",
+            _poisson_value,
+            _poisson_first,
+            lambda margin, target: _exp(margin),
+            coupled=False,
+            spread=1.0,
+            third=float("inf"),
+            rough=True,
+        ),
+        Loss(
+            "gamma",
+            _gamma_value,
+            _gamma_first,
+            lambda margin, target: target * _exp(-margin),
+            coupled=False,
+            spread=1.0,
+            third=float("inf"),
+            rough=True,
         ),
     )
 }

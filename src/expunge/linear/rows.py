@@ -205,25 +205,25 @@ def chain_length(n: int) -> int:
 
 
 def _gradient_error(rows: Rows, loss: Loss, W: Array, sums: Array) -> float:
-    """Bound the rounding error of a gradient from Σs‖x‖‖c‖, Σs‖x‖²b and Σs‖x‖ (theory §2.7)."""
+    """Bound the rounding error of a gradient from the sums of :class:`_Sums` (theory §2.7)."""
     top = float(rows.norm.max(initial=0.0))
     size = float(np.linalg.norm(W))
     margin = gamma(rows.width + 1) * size
     outputs = W.shape[1]
     if loss.coupled:
         spread = 2.0 * margin * float(np.exp(min(2.0 * margin * top, 700.0)))
-        exponential = (outputs + 8) * UNIT * (1.0 + (outputs - 1) / np.e)
+        rounding = (outputs + 8) * UNIT * (1.0 + (outputs - 1) / np.e)
     else:
         spread = margin * (float(np.exp(min(margin * top, 700.0))) if loss.spread else 1.0)
-        exponential = 0.0
+        rounding = 8 * UNIT
     chain = gamma(chain_length(rows.X.shape[0]) + 3) + 8 * UNIT
     slope, square, plain = sums.tolist()
-    return float(1.01 * (chain * slope + spread * square + exponential * plain))
+    return float(1.01 * (chain * slope + spread * square + rounding * plain))
 
 
 @dataclass(repr=False)
 class _Sums:
-    """Sums over a shard: gradient; Σs‖x‖‖c‖, Σs‖x‖²b, Σs‖x‖; value; change; Hessian."""
+    """Sums over a shard: gradient; Σs‖x‖‖c‖, Σs‖x‖²b, Σs‖x‖ (times b); value; change; Hessian."""
 
     gradient: Array
     sums: Array
@@ -261,7 +261,10 @@ def _shard(
         slope = np.abs(first[:, 0]) if first.shape[1] == 1 else np.linalg.norm(first, axis=1)
         total.sums[0] += scaled @ slope
         total.sums[1] += (scaled * rows.norm[start:stop]) @ (1.0 * bound.max(axis=1))
-        total.sums[2] += scaled.sum() if loss.coupled else 0.0
+        if loss.coupled:
+            total.sums[2] += scaled.sum()
+        elif loss.rough:
+            total.sums[2] += scaled @ bound[:, 0]
         total.gradient += _transposed_product(rows, start, stop, first * weight[:, None])
         if moved is not None:
             change = _margins(rows, moved, start, stop)
