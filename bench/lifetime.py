@@ -50,7 +50,8 @@ def live(case: Case, count: int, checks: int, sigma: float, seed: int | None = N
         row = np.array([i])
         forget = rows.take(row)
         rows.drop(row)
-        step = model._lineage.prepare(forget, model._noise, retained=rows)
+        noise = model._source(model.policy_, t + 2)
+        step = model._lineage.prepare(forget, noise, retained=rows)
         model._lineage.accept(step)
         seconds += time.perf_counter() - start
         paths[step.trace.path] += 1

@@ -41,7 +41,8 @@ def _minimise(X, target, weight, loss, l2, intercept):
             extra += 1
             W = W - step
             if extra == 5:
-                return W.astype(np.float64)
+                flat = W.mean(axis=1, keepdims=True) if loss == "softmax" else 0
+                return (W - flat).astype(np.float64)
             continue
         length = 1.0
         while True:
@@ -101,8 +102,8 @@ def derivatives(X, target, weight, loss, penalty, W):
             s = (p[:, k] * ((k == j) - p[:, j]) * weight).astype(float)
             hessian[k, :, j, :] = (Z * s[:, None]).T @ Z
         hessian[k, :, k, :] += np.diag(penalty[:, 0].astype(float))
-    if penalty[-1, 0] == 0:
-        hessian[:, -1, :, -1] += max(float(weight.sum()), 1.0) / K
+    for j in range(d):
+        hessian[:, j, :, j] += max(float(np.trace(hessian[:, j, :, j])), 1.0) / K
     return gradient, hessian.reshape(K * d, K * d)
 
 

@@ -125,8 +125,10 @@ class Discrete:
         return "Discrete()"
 
 
-def source_of(kind: str, seed: int | None) -> NoiseSource | Discrete:
+def source_of(kind: str, seed: int | None, release: int = 1) -> NoiseSource | Discrete:
     """Return the source that a user chose: ``gaussian`` or ``discrete``; a seed is for tests.
+
+    A seed gives every release its own noise, also after a state has been saved and loaded.
 
     Raises
     ------
@@ -136,7 +138,7 @@ def source_of(kind: str, seed: int | None) -> NoiseSource | Discrete:
     if kind not in ("gaussian", "discrete"):
         raise InvalidInput(f"noise must be 'gaussian' or 'discrete', got {kind!r}")
     if seed is not None:
-        return Seeded(seed)
+        return Seeded(int.from_bytes(hashlib.sha256(f"{seed}/{release}".encode()).digest()))
     return Discrete() if kind == "discrete" else OsEntropy()
 
 

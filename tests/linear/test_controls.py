@@ -137,7 +137,7 @@ def test_a_gradient_of_other_rows_is_caught(monkeypatch):
     bounded(monkeypatch)
     real = engine.evaluate
     other = model.rows.take(np.arange(100, 112))
-    monkeypatch.setattr(engine, "evaluate", lambda rows, *a: real(other, *a))
+    monkeypatch.setattr(engine, "evaluate", lambda rows, *a, **k: real(other, *a, **k))
     assert model.failed(model.delete()) == {"evidence"}
 
 

@@ -25,6 +25,7 @@ from expunge.errors import (
     FolderProblem,
     IncompletePerson,
     InvalidInput,
+    RetainedMismatch,
     UnknownRecord,
 )
 from expunge.linear.estimators import (
@@ -125,7 +126,10 @@ def test_unlearning_reaches_a_retrain(estimator):
         keep_now = np.setdiff1d(np.arange(len(y)), np.flatnonzero(~keep)[: rows[-1] // 7 + 1])
         certificate = gone.unlearn(X[rows], y[rows], retained=(X[keep_now], y[keep_now]))
         assert not certificate.production
-    fresh = clone(estimator).set_params(random_state=4).fit(X[keep], y[keep])
+    fresh = clone(estimator).set_params(random_state=4)
+    if isinstance(estimator, PoissonRegressor | GammaRegressor):
+        fresh.set_params(alpha=estimator.alpha * len(y) / keep.sum())
+    fresh.fit(X[keep], y[keep])
     a, b = gone._lineage.state.weights, fresh._lineage.state.weights
     assert np.linalg.norm(a - b) <= 2 * gone.policy_.tolerance
     assert not np.array_equal(gone.coef_.T.ravel()[:1], a.ravel()[:1])
@@ -176,7 +180,10 @@ def test_persons_go_whole():
         model.unlearn(X[:2], y[:2], ids=people[:2], retained=(X[2:], y[2:]))
     with pytest.raises(InvalidInput):
         model.unlearn(X[:3], y[:3], retained=(X[3:], y[3:]))
-    certificate = model.unlearn(X[:3], y[:3], ids=people[:3], retained=(X[3:], y[3:]))
+    with pytest.raises(InvalidInput, match="retained rows' ids"):
+        model.unlearn(X[:3], y[:3], ids=people[:3], retained=(X[3:], y[3:]))
+    left = (X[3:], y[3:], None, people[3:])
+    certificate = model.unlearn(X[:3], y[:3], ids=people[:3], retained=left)
     assert certificate.guarantee.unit == "person"
     assert certificate.commitments.deleted.count == 3
 
@@ -278,3 +285,104 @@ def test_unknown_noise():
     X, y = data("cancer")
     with pytest.raises(InvalidInput, match="gaussian"):
         LogisticRegression(noise="none").fit(X, y)
+
+
+@pytest.mark.parametrize("k", [1, 20, 300])
+def test_wrong_retained_rows_are_refused(k):
+    """Forgotten weights, people who should be gone, altered values: never a certificate."""
+    X, y = data("cancer")
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    model = LogisticRegression().fit(X, y, weight)
+    order = np.random.default_rng(1).permutation(len(y))
+    gone, left = order[:k], order[k:]
+    swapped = np.r_[gone[:1], left[1:]]
+    wrong = [
+        (X[left], y[left]),
+        (X[swapped], y[swapped], weight[swapped]),
+        (X[left] + 1e-12, y[left], weight[left]),
+        (X[left[1:]], y[left[1:]], weight[left[1:]]),
+    ]
+    for retained in wrong:
+        with pytest.raises(RetainedMismatch):
+            model.unlearn(X[gone], y[gone], sample_weight=weight[gone], retained=retained)
+    right = (X[left], y[left], weight[left])
+    assert model.unlearn(X[gone], y[gone], sample_weight=weight[gone], retained=right).grade
+
+
+def test_ids_go_by_position():
+    X, y = data("cancer")
+    weight = np.ones(len(y))
+    weight[::5] = 0
+    ids = pd.Series([f"p{i}" for i in range(len(y))], index=np.arange(len(y))[::-1])
+    model = LogisticRegression().fit(X, y, weight, ids=ids)
+    left = np.arange(2, len(y))
+    retained = (X[left], y[left], weight[left], ids.iloc[left])
+    model.unlearn(X[1:2], y[1:2], ids=["p1"], retained=retained)
+
+
+def test_unscaled_features_are_certified():
+    """Age, a flag and an income need no scaling for the bound to hold."""
+    rng = np.random.default_rng(0)
+    n = 3000
+    X = np.column_stack(
+        [rng.integers(18, 90, n), rng.random(n) < 0.1, rng.lognormal(10.5, 0.7, n).round()]
+    ).astype(float)
+    y = (X[:, 0] / 50 + rng.standard_normal(n) > 1).astype(int)
+    kinds = np.minimum(y + (X[:, 1] > 0), 2)
+    for model, target in (
+        (LogisticRegression(), y),
+        (LogisticRegression(), kinds),
+        (Ridge(), X[:, 0] + X[:, 1]),
+        (RidgeClassifier(), y),
+    ):
+        model.fit(X, target)
+        assert model.unlearn(X[:5], target[:5], retained=(X[5:], target[5:])).grade == "certified"
+
+
+def test_a_restored_seeded_estimator_draws_new_noise(tmp_path):
+    X, y = data("cancer")
+    model = LogisticRegression(random_state=0).fit(X, y)
+    model.save_state(tmp_path / "state")
+    again = LogisticRegression(random_state=0).load_state(tmp_path / "state")
+    tags = []
+    for one in (model, again):
+        noise = one._source(one.policy_, one._lineage.number + 1).normal((3,))
+        tags.append(noise.tolist())
+    assert tags[0] == tags[1]
+    first = model._source(model.policy_, 1).normal((3,)).tolist()
+    assert tags[0] != first
+
+
+def test_the_users_arrays_stay_as_they_are():
+    X, y = data("cancer")
+    weight = np.ones(len(y))
+    weight.setflags(write=False)
+    model = LogisticRegression().fit(X, y, weight)
+    rows = model.rows(X, y, weight)
+    rows.drop(np.array([0]))
+    assert weight.all()
+
+
+def test_parameters_changed_after_fitting_do_not_matter_until_the_next_fit(tmp_path):
+    X, y = data("iris")
+    model = LogisticRegression(multi_class="ovr").fit(X, y)
+    model.save_state(tmp_path / "state")
+    model.set_params(multi_class="multinomial")
+    model.unlearn(X[:1], y[:1], retained=(X[1:], y[1:]))
+    other = LogisticRegression().load_state(tmp_path / "state")
+    other.unlearn(X[:1], y[:1], retained=(X[1:], y[1:]))
+
+
+def test_numpy_scalars_are_parameters():
+    X, y = data("iris")
+    LogisticRegression(C=np.float32(1), sigma=np.float32(0.1), releases=np.int64(10)).fit(X, y)
+
+
+def test_a_failed_refit_keeps_the_old_model():
+    X, y = data("iris")
+    model = LogisticRegression(random_state=0).fit(X, y)
+    before = model.coef_.copy(), model.classes_.copy()
+    with pytest.raises(ExpungeError):
+        model.set_params(sigma=1e-18).fit(X, y > 0)
+    np.testing.assert_array_equal(model.coef_, before[0])
+    np.testing.assert_array_equal(model.classes_, before[1])

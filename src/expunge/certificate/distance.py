@@ -13,9 +13,9 @@ most the least of what applies:
   with H̃, the Hessian averaged along v, between e^(−S)H and e^S·H, so ‖v + H⁻¹g‖_H ≤ (e^S − 1)t.
 
 Everything is bounded with its rounding error: H ⪰ (1 − θ)LLᵀ with L the computed Cholesky factor.
-A free intercept is not penalised; the softmax's flat direction, the same constant on all
-intercepts, is removed by adding η·ggᵀ to the Hessian, and what the intercepts' sum misses of 0 is
-added to the distance.
+A free intercept is not penalised. The softmax's flat directions, the same constant on the weights
+of all classes, are filled by adding η·ggᵀ to the Hessian: the minimiser's rows sum to zero, and
+what the sums miss of 0 is added to the distance.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def distance_bound(
     if simple <= enough:
         return Distance(residual, g.error, simple)
     if loss == "softmax":
-        bound = _softmax_bound(rows, g, l2, intercept)
-        bound += _gauge(weights) if intercept else 0.0
+        missed = _gauge(weights)
+        bound = _softmax_bound(rows, g, l2, intercept, missed) + missed
     else:
         bound = _scalar_bound(rows, g, loss, l2, intercept, enough)
     return Distance(residual, g.error, min(simple, bound))
@@ -84,10 +84,15 @@ def distance_bound(
 
 @dataclass(frozen=True, repr=False)
 class _Factor:
-    """LLᵀ ≈ H with H ⪰ (1 − loss)·LLᵀ and λ_min(H) ≥ κ; ``solve`` bounds ‖L⁻¹v‖ from above."""
+    """LLᵀ ≈ H with |H − LLᵀ| ⪯ θ·LLᵀ; D = √diag H, λ_min(H) ≥ κ, λ_min(D⁻¹HD⁻¹) ≥ unit.
+
+    ``inflation`` covers θ and the rounding of a triangular solve, ``error`` both for two solves.
+    """
 
     lower: Array
+    scale: Array
     kappa: float
+    unit: float
     inflation: float
     error: float
 
@@ -97,9 +102,17 @@ class _Factor:
         norms: Array = np.sqrt((solved * solved).sum(axis=0)) * self.inflation
         return norms
 
-    def convert(self, g: Array, rounding: float, steepness: float) -> float:
-        """The least distance shown by a gradient (p, 1) that is off by at most ``rounding``."""
-        nu = float(self.solve(g)[0]) + 1.01 * rounding / math.sqrt(self.kappa)
+    def rounding(self, error: float, errors: Array) -> tuple[float, float]:
+        """Bounds of ‖e‖ in the norm of H⁻¹ and of ‖H⁻¹e‖, for |e| ≤ errors and ‖e‖ ≤ error."""
+        scaled = 1.01 * float(np.linalg.norm(errors[:, 0] / self.scale))
+        dual = min(1.01 * error / math.sqrt(self.kappa), scaled / math.sqrt(self.unit))
+        moved = scaled / (self.unit * float(self.scale.min()))
+        return dual, min(1.01 * error / self.kappa, moved)
+
+    def convert(self, g: Array, error: float, errors: Array, steepness: float) -> float:
+        """The least distance shown by a gradient (p, 1) with these bounds of its error."""
+        dual, moved = self.rounding(error, errors)
+        nu = float(self.solve(g)[0]) + dual
         plain = _convert(steepness, nu, self.kappa)
         if math.isinf(plain):
             return plain
@@ -107,31 +120,42 @@ class _Factor:
         wrong = math.expm1(change) + self.error * math.exp(change) if change < 700 else math.inf
         half = solve_triangular(self.lower, g, lower=True, check_finite=False)
         step = solve_triangular(self.lower, half, lower=True, trans="T", check_finite=False)
-        corrected = float(np.linalg.norm(step)) + 1.01 * rounding / self.kappa + wrong * plain
+        corrected = float(np.linalg.norm(step)) + moved + wrong * plain
         return min(plain, corrected * (1 + TINY))
 
 
-def _factor(hessian: Array, error: float, floor: float) -> _Factor | None:
-    """Factor a computed Hessian whose spectral error is at most ``error``; None if too inexact."""
+def _factor(hessian: Array, relative: float, floor: float) -> _Factor | None:
+    """Factor a Hessian whose entries are off by at most ``relative``·√(H_ii·H_jj).
+
+    Everything is judged after equilibration, so that the scales of features do not matter; None if
+    it is too inexact.
+    """
     p = len(hessian)
-    trace = float(np.trace(hessian)) * (1 + TINY)
+    diagonal = np.diagonal(hessian).copy()
+    if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+        return None
+    scale = np.sqrt(diagonal)
     try:
+        unit_values = eigvalsh(hessian / scale[:, None] / scale)
         values = eigvalsh(hessian)
         lower = cholesky(hessian, lower=True)
     except LinAlgError:
         return None
-    least = float(values[0]) - 16 * p * DOUBLE * float(values[-1])
-    kappa = max(floor, least - error)
-    backward = 1.01 * gamma(p + 1, DOUBLE) * trace
-    below = least - backward
+    error = 1.01 * p * relative
+    unit = float(unit_values[0]) - 20 * p * DOUBLE * float(unit_values[-1]) - error
+    spectral = error * float(diagonal.max())
+    least = float(values[0]) - 16 * p * DOUBLE * float(values[-1]) - spectral
+    kappa = max(floor, least, unit * float(diagonal.min()))
+    backward = 1.01 * p * gamma(p + 1, DOUBLE)
+    below = unit - backward
     if not (kappa > 0 and below > 0):
         return None
     theta = (error + backward) / below
-    omega = 1.01 * gamma(p, DOUBLE) * math.sqrt(trace / below)
+    omega = 1.01 * gamma(p, DOUBLE) * math.sqrt(p / below)
     if theta >= 0.5 or omega >= 0.1:
         return None
     inflation = (1 + omega) / math.sqrt(1 - theta) * (1 + TINY)
-    return _Factor(lower, kappa, inflation, 4 * (theta + omega))
+    return _Factor(lower, scale, kappa, unit, inflation, 4 * (theta + omega))
 
 
 def _convert(steepness: float, nu: float, kappa: float) -> float:
@@ -156,10 +180,11 @@ def _scalar_bound(
         if factor is None:
             return math.inf
         widest = _widest(rows, g) / math.sqrt(factor.kappa) if curved else 0.0
-        bound = factor.convert(g.value[:, [k]], g.error, widest)
+        column = (g.value[:, [k]], g.error, g.errors[:, [k]])
+        bound = factor.convert(*column, widest)
         if curved and bound > enough / math.sqrt(outputs):
             leverage = _leverage(rows, factor, intercept)
-            bound = min(bound, factor.convert(g.value[:, [k]], g.error, leverage))
+            bound = min(bound, factor.convert(*column, leverage))
         squares += bound**2
     return math.sqrt(squares) * (1 + TINY)
 
@@ -186,11 +211,10 @@ def _scalar_factor(
     scale = rows.weight * g.curvature[:, output]
     for part, block in rows.blocks(intercept):
         hessian += _outer(block, scale[part])
-    trace = float(np.trace(hessian))
     _penalise(hessian, l2, intercept)
     margin = math.expm1(min(g.margin_error, 700.0)) * (1 + TINY)
-    error = 1.01 * ((rows.additions + 20) * DOUBLE + margin) * trace + 4 * DOUBLE * l2
-    return _factor(hessian, error, 0.0 if intercept else l2)
+    relative = 1.01 * ((rows.additions + 24) * DOUBLE + margin)
+    return _factor(hessian, relative, 0.0 if intercept else l2)
 
 
 def _outer(block: NDArray[np.float64], scale: Array) -> Array:
@@ -204,45 +228,50 @@ def _penalise(hessian: Array, l2: float, intercept: bool) -> None:
     hessian[diagonal, diagonal] += l2
 
 
-def _softmax_bound(rows: Rows, g: Gradient, l2: float, intercept: bool) -> float:
+def _softmax_bound(rows: Rows, g: Gradient, l2: float, intercept: bool, missed: float) -> float:
     """The bound for W in class-major order, with R = √2·max‖x_i‖."""
     p, outputs = g.value.shape
-    hessian, mass = _softmax_hessian(rows, g, intercept)
-    trace = float(np.trace(hessian))
+    hessian = _softmax_hessian(rows, g, intercept)
     for k in range(outputs):
         block = slice(k * p, (k + 1) * p)
         _penalise(hessian[block, block], l2, intercept)
+    blocks = hessian.reshape(outputs, p, outputs, p)
+    eta = np.maximum(np.einsum("kjkj->j", blocks), l2)
+    j = np.arange(p)
+    blocks[:, j, :, j] += (eta / outputs)[:, None, None]
     drift = math.sqrt(2 * outputs) * g.margin_error
-    error = (rows.additions + 4 * outputs + 32) * DOUBLE * mass
-    error += math.expm1(min(drift, 700.0)) * trace
-    if intercept:
-        eta = max(trace / (p * outputs), l2)
-        last = np.arange(outputs) * p + p - 1
-        hessian[np.ix_(last, last)] += eta / outputs
-        error += 8 * DOUBLE * eta
-    factor = _factor(hessian, 1.01 * error + 4 * DOUBLE * l2, 0.0 if intercept else l2)
+    relative = (rows.additions + 4 * outputs + 40) * DOUBLE * outputs
+    relative += math.expm1(min(drift, 700.0))
+    factor = _factor(hessian, 1.01 * relative, 0.0 if intercept else l2)
     if factor is None:
         return math.inf
     widest = math.sqrt(2) * _widest(rows, g) / math.sqrt(factor.kappa)
-    return factor.convert(g.value.T.reshape(-1, 1), g.error, widest * (1 + TINY))
+    flat = (
+        g.value.T.reshape(-1, 1),
+        g.error + l2 * missed,
+        g.errors.T.reshape(-1, 1) + l2 * missed,
+    )
+    return factor.convert(*flat, widest * (1 + TINY))
 
 
-def _softmax_hessian(rows: Rows, g: Gradient, intercept: bool) -> tuple[Array, float]:
-    """Σ s_i (diag p_i − p_i p_iᵀ) ⊗ x_i x_iᵀ without the penalty, and Σ s_i‖x_i‖²."""
+def _softmax_hessian(rows: Rows, g: Gradient, intercept: bool) -> Array:
+    """Σ s_i (diag p_i − p_i p_iᵀ) ⊗ x_i x_iᵀ without the penalty."""
     p, outputs = g.value.shape
     hessian = np.zeros((p * outputs, p * outputs))
     for part, block in rows.blocks(intercept):
         weight, chance = rows.weight[part], g.curvature[part]
         for k in range(outputs):
             for j in range(k + 1):
-                scale = weight * chance[:, k] * ((k == j) - chance[:, j])
+                rest = np.delete(chance, k, axis=1).sum(axis=1) if k == j else -chance[:, j]
+                scale = weight * chance[:, k] * rest
                 added = _outer(block, scale)
                 hessian[k * p : (k + 1) * p, j * p : (j + 1) * p] += added
                 if j != k:
                     hessian[j * p : (j + 1) * p, k * p : (k + 1) * p] += added
-    return hessian, float(rows.weight @ g.norms**2)
+    return hessian
 
 
 def _gauge(weights: Array) -> float:
-    """Distance of the intercepts from the subspace on which they sum to zero."""
-    return abs(math.fsum(weights[-1])) / math.sqrt(weights.shape[1]) * (1 + TINY)
+    """Distance of the weights from the subspace on which every row sums to zero."""
+    sums = [math.fsum(row) for row in weights.tolist()]
+    return math.hypot(*sums) / math.sqrt(weights.shape[1]) * (1 + TINY)

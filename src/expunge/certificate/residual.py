@@ -87,14 +87,16 @@ def gamma(k: float, unit: float = UNIT) -> float:
 
 @dataclass(frozen=True, repr=False)
 class Gradient:
-    """∇F(W) (p, C), a bound of its Euclidean error, and what the Hessian is made of.
+    """∇F(W) (p, C), bounds of its error, and what the Hessian is made of.
 
+    ``error`` bounds the Euclidean error, ``errors`` (p, C) that of every coordinate.
     ``curvature`` is (n, C): ℓ'' of every margin, or the probabilities for softmax. ``margin_error``
     bounds the error of any margin in absolute value. ``norms`` (n,) are the row norms.
     """
 
     value: Array
     error: float
+    errors: Array
     curvature: Array
     margin_error: float
     norms: Array
@@ -141,8 +143,8 @@ def gradient(rows: Rows, weights: Array, loss: str, l2: float, intercept: bool) 
     if intercept:
         penalty[-1] = 0.0
     value = (total + penalty * wide).astype(np.float64)
-    bound = 1.01 * (_norm(slack) + chain * _norm(penalty * weights)) + 2.0**-52 * _norm(value)
-    return Gradient(value, bound, curvature, worst, norms * (1 + 1e-12))
+    errors = 1.01 * (slack + chain * np.abs(penalty * weights)) + 2.0**-52 * np.abs(value)
+    return Gradient(value, 1.01 * _norm(errors), errors, curvature, worst, norms * (1 + 1e-12))
 
 
 def _norm(values: Any) -> float:

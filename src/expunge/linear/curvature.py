@@ -51,6 +51,12 @@ class Curvature:
         Upper bound of (spread of x_i's margins under v) / ‖v‖₂ over rows and ``v``.
     slack : float
         Relative error bound of ``LLᵀ``, see the module's text.
+    row_error : float
+        Relative error of the curvature of a single row.
+    scale : (q,) float64
+        ``D = √diag(LLᵀ)``.
+    unit : float
+        Lower bound of ``λ_min(D⁻¹LLᵀD⁻¹)``, which does not change when features are rescaled.
     ridge : float
         Penalty Λ where it is a lower bound of the eigenvalues of every retained Hessian, else 0.
     """
@@ -63,15 +69,15 @@ class Curvature:
     leverage: float
     radius: float
     slack: float
+    row_error: float
+    scale: Array
+    unit: float
     ridge: float
 
     @property
     def error(self) -> float:
-        """Relative error bound of ``A`` as the exact Hessian of the rows that are left.
-
-        Both ``LLᵀ`` and the deleted rows' part of it carry the relative error ``slack``.
-        """
-        return self.slack * (1.0 + self.eta) / (1.0 - self.eta)
+        """Relative error bound of ``A`` as the exact Hessian of the rows that are left."""
+        return _diluted(self.slack, self.row_error, 1.0 - self.eta)
 
     @property
     def floor(self) -> float:
@@ -88,6 +94,7 @@ class Curvature:
         """Factor that rounds the norms below upwards; ``error`` exceeds the solves' rounding."""
         return 1.0 + 1e-8 + 2.0 * self.error
 
+    @np.errstate(over="ignore")
     def solve(self, g: Array) -> tuple[Array, float]:
         """Return ``A⁻¹g`` for ``g`` (q, C), and ``√tr(gᵀA⁻¹g)`` rounded up."""
         a = self.whiten(g)
@@ -112,6 +119,46 @@ class Curvature:
         left = self.whiten(g) + y - self.Z @ (self.Z.T @ y)
         return self.up * float(np.linalg.norm(left)) / math.sqrt(1.0 - self.eta)
 
+    def dual_error(self, error: float, errors: Array | None) -> tuple[float, float]:
+        """Bound ``‖e‖_{A⁻¹}`` and ``‖A⁻¹e‖₂`` of a rounding error ``e``.
+
+        ``error`` bounds ``‖e‖₂``, ``errors`` (q, C), if known, every coordinate. With ``A = DÂD``,
+        ``Â ⪰ unit(1 − η)``: ``‖e‖_{A⁻¹} ≤ ‖D⁻¹e‖/√λ`` and ``‖A⁻¹e‖₂ ≤ ‖D⁻¹e‖/(λ·min D)``.
+        """
+        dual, moved = error / math.sqrt(self.floor), error / self.floor
+        if errors is None:
+            return dual, moved
+        least = self.unit * (1.0 - self.eta) * (1.0 - self.error)
+        scaled = self.up * float(np.linalg.norm(errors / self.scale[:, None]))
+        return (
+            min(dual, scaled / math.sqrt(least)),
+            min(moved, scaled / (least * float(self.scale.min()))),
+        )
+
+    def folded(self) -> Curvature:
+        """Return the same curvature with the deleted rows folded into the factor.
+
+        Raises
+        ------
+        ToleranceUnreachable
+            If that cannot be certified without a new Hessian.
+        """
+        if not self.Z.shape[1]:
+            return self
+        return self._refactor(self.matrix(), 1.0 - self.eta, 0)
+
+    def remove_gram(self, gram: Array, rows: int) -> Curvature:
+        """Return the curvature after deleting many rows at once, given ``VᵀV`` (q, q).
+
+        Raises
+        ------
+        ToleranceUnreachable
+            If what is left cannot be certified without a new Hessian.
+        """
+        old = self.matrix()
+        keep = _ratio(old - gram, old) * (1.0 - self.eta)
+        return self._refactor(old - gram, keep, rows)
+
     def remove(self, V: Array) -> Curvature:
         """Return the curvature after deleting rows ``V`` (k, q), that is ``A − VᵀV``.
 
@@ -120,10 +167,6 @@ class Curvature:
         ToleranceUnreachable
             If what is left cannot be certified without a new Hessian.
         """
-        if self.Z.shape[1] + len(V) > max(MAX_REMOVED, len(self.chol) // 4):
-            old = self.matrix()
-            keep = _ratio(old - V.T @ V, old) * (1.0 - self.eta)
-            return self._refactor(old - V.T @ V, keep, len(V))
         added = self.whiten(V.T)
         Z = np.hstack([self.Z, added])
         eta = self.eta + _eta(added)
@@ -165,14 +208,17 @@ class Curvature:
         terms = self.chol.shape[0] + self.Z.shape[1] + rows
         fresh = certify(
             new,
-            slack=self.slack * (1.0 + 2.0 * (1.0 - keep)) / keep,
+            slack=_diluted(self.slack, self.row_error, keep),
+            row_error=self.row_error,
             rounding=gamma(terms + 8) / keep,
             ridge=self.ridge,
         )
         return fresh.with_reach(self.leverage / keep, self.radius)
 
 
-def certify(H: Array, *, slack: float, rounding: float, ridge: float) -> Curvature:
+def certify(
+    H: Array, *, slack: float, row_error: float, rounding: float, ridge: float
+) -> Curvature:
     """Factor ``H`` (q, q) and certify its smallest eigenvalue; of the rows, nothing is known yet.
 
     Parameters
@@ -181,6 +227,8 @@ def certify(H: Array, *, slack: float, rounding: float, ridge: float) -> Curvatu
         Computed Hessian, the penalty included.
     slack : float
         Relative error already in ``H``.
+    row_error : float
+        As in :class:`Curvature`.
     rounding : float
         Componentwise error of ``H``: ``|ΔH_ij| ≤ rounding·√(H_ii·H_jj)``.
     ridge : float
@@ -204,7 +252,18 @@ def certify(H: Array, *, slack: float, rounding: float, ridge: float) -> Curvatu
         raise ToleranceUnreachable(_HOPELESS.format(total, MAX_SLACK))
     kappa = max(ridge, _smallest_eigenvalue(H, chol))
     none, inner = np.zeros((q, 0)), np.zeros((0, 0))
-    return Curvature(np.asfortranarray(chol), none, inner, 0.0, kappa, 0.0, 0.0, total, ridge)
+    lower = np.asfortranarray(chol)
+    return Curvature(
+        lower, none, inner, 0.0, kappa, 0.0, 0.0, total, row_error, scale, 0.99 * unit, ridge
+    )
+
+
+def _diluted(slack: float, row_error: float, keep: float) -> float:
+    """Return the relative error of what is left when ``left ⪰ keep·all``.
+
+    ``|left − exact| ⪯ slack·all + row_error·(all − left)``, and ``all ⪯ left/keep``.
+    """
+    return slack / keep + row_error * (1.0 / keep - 1.0)
 
 
 def _eta(Z: Array) -> float:
@@ -257,7 +316,7 @@ def _smallest_eigenvalue(H: Array, chol: Array) -> float:
 
 def _ratio(new: Array, old: Array) -> float:
     """Return a proved ``t`` with ``new ⪰ t·old``; 0 if none is found."""
-    for t in (0.98, 0.9, 0.7, 0.4, 0.1, 0.01):
+    for t in (0.98, 0.9, 0.7, 0.4, 0.1, 1e-2, 1e-3, 1e-4, 1e-6):
         if _positive(new - t * old, np.diagonal(old)):
             return t
     return 0.0

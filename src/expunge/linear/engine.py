@@ -24,7 +24,7 @@ from expunge.errors import (
     ToleranceUnreachable,
 )
 from expunge.linear.bounds import distance, reach, step_residual
-from expunge.linear.curvature import Curvature
+from expunge.linear.curvature import MAX_REMOVED, Curvature
 from expunge.linear.losses import Array
 from expunge.linear.rows import UNIT, Rows, curvature_rows, evaluate, single_threaded_blas
 from expunge.linear.solver import (
@@ -41,6 +41,8 @@ from expunge.linear.solver import (
 Counts = NDArray[np.int64]
 FAR = 0.5
 SLOW = 0.1
+MAX_PASSES = 20
+LOST = 30.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,16 +253,8 @@ class _Deletion:
     def __init__(self, state: State, part: Part, forget: Rows) -> None:
         self.objective, self.anchor = state.objective, part.anchor
         self.passes = self.refreshes = 0
-        gone = evaluate(forget, self.objective.loss, part.base.W)
-        gradient = part.base.gradient - gone.gradient
-        rounding = gone.error + 2 * UNIT * float(np.linalg.norm(part.base.gradient))
-        self.base = Point(part.base.W, gradient, part.base.error + rounding, part.base.change)
-        V = curvature_rows(forget, self.objective.loss, self.anchor)
-        self.curvature: Curvature | None
-        try:
-            self.curvature = part.curvature.remove(V)
-        except ToleranceUnreachable:
-            self.curvature = None
+        self.base = _subtract(self.objective, part.base, forget)
+        self.curvature = _downdate(self.objective, part, forget)
         self.step()
 
     def step(self) -> None:
@@ -281,22 +275,32 @@ class _Deletion:
         error = A.error
         self.moved, self.change = moved, a + s
         self.residual = step_residual(a, s, moved=moved, loss_moved=loss_moved, slack=error)
-        self.residual += A.defect(gradient, delta) + self.base.error / math.sqrt(A.floor)
+        self.residual += A.defect(gradient, delta) + self.objective.rounding(A, self.base)[0]
         self.bound = distance(reach(self.residual * (1 + 2 * error), a + s, A.top), A.floor)
-        self.bound += 2 * UNIT * float(np.linalg.norm(self.weights))
+        self.bound += (outputs + 2) * UNIT * float(np.linalg.norm(self.weights))
 
     def climb(self, retained: Rows, target: float, progress: Progress) -> None:
         """Measure and refresh until the bound is at most ``target``."""
         while self.bound > target and not self.refreshes:
-            if self.curvature is None or not self._measure(retained, target, self.curvature):
+            if (
+                self.curvature is None
+                or self.change > LOST
+                or self.passes >= MAX_PASSES
+                or not self._measure(retained, target, self.curvature)
+            ):
                 self._refresh(retained, progress)
 
     def _measure(self, retained: Rows, target: float, A: Curvature) -> bool:
         """Take one pass at the current weights; False if a new Hessian is due."""
-        point = measure(self.objective, retained, self.weights, self.anchor, self.change)
-        self.passes += 1
+        where = (self.objective, retained, self.weights, self.anchor, self.change)
+        point = measure(*where)
         bound, after = certified_distance(A, point, self.objective)
-        if after > 1.1 * self.residual + point.error / math.sqrt(A.floor):
+        self.passes += 1
+        if bound > target and certified_distance(A, _exact(point), self.objective)[0] <= target:
+            point = measure(*where, fine=True)
+            bound, after = certified_distance(A, point, self.objective)
+            self.passes += 1
+        if after > 1.1 * self.residual + self.objective.rounding(A, point)[0]:
             raise RetainedMismatch(
                 "the gradient over the rows given as retained is larger than the rows the model "
                 "retains can give: some row is missing, altered or should have been deleted"
@@ -305,14 +309,18 @@ class _Deletion:
         if self.bound <= target:
             self.weights = point.W
             return True
-        if point.change > FAR or after > SLOW * self.moved:
+        if not (point.change <= FAR and after < SLOW * self.moved):
             return False
         self.step()
         return True
 
     def _refresh(self, retained: Rows, progress: Progress) -> None:
         progress("new Hessian over the retained rows")
-        found = minimise(self.objective, retained, self.weights, progress)
+        start = self.base.W if self.change > LOST else self.weights
+        try:
+            found = minimise(self.objective, retained, start, progress)
+        except ToleranceUnreachable:
+            found = minimise(self.objective, retained, np.zeros_like(self.weights), progress)
         self.refreshes += 1
         self.base, self.anchor, self.curvature = found.point, found.anchor, found.curvature
         self.weights, self.bound = found.point.W, found.bound
@@ -321,6 +329,34 @@ class _Deletion:
         if self.curvature is None:
             raise ToleranceUnreachable("no certified curvature")
         return Part(self.weights, self.base, self.anchor, self.curvature, self.bound)
+
+
+def _subtract(objective: Objective, base: Point, forget: Rows) -> Point:
+    """Take the deleted rows out of the gradient at the base."""
+    gone = evaluate(forget, objective.loss, base.W, fine=True)
+    rounding = gone.error + 2 * UNIT * float(np.linalg.norm(base.gradient))
+    errors = base.errors
+    if errors is not None and gone.errors is not None:
+        errors = errors + gone.errors + 2 * UNIT * np.abs(base.gradient)
+    return Point(base.W, base.gradient - gone.gradient, base.error + rounding, base.change, errors)
+
+
+def _downdate(objective: Objective, part: Part, forget: Rows) -> Curvature | None:
+    """Take the deleted rows out of the curvature; None if what is left cannot be certified."""
+    loss, anchor = objective.loss, part.anchor
+    rank = forget.count * (anchor.shape[1] if loss.coupled else 1)
+    try:
+        if rank <= max(MAX_REMOVED, len(part.curvature.chol) // 4):
+            return part.curvature.remove(curvature_rows(forget, loss, anchor))
+        gram = evaluate(forget, loss, anchor, hessian=True).hessian
+        return None if gram is None else part.curvature.remove_gram(gram, rank)
+    except ToleranceUnreachable:
+        return None
+
+
+def _exact(point: Point) -> Point:
+    """Return the point as if its gradient had no rounding error."""
+    return replace(point, error=0.0, errors=None)
 
 
 def _columns(loss: str, outputs: int) -> list[slice]:

@@ -18,7 +18,6 @@ from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import validate_data
 
 from expunge.errors import InvalidInput
-from expunge.linear.lineage import Lineage
 from expunge.linear.losses import Array
 from expunge.linear.unlearner import FLOATS, Classifier, Unlearner, kept, positive
 from expunge.modelfile import ReleasedModel
@@ -130,13 +129,13 @@ class LogisticRegression(Classifier):
     def _l2(self) -> float:
         return 1.0 / positive(self, "C", self.C)
 
-    def _loss_of(self) -> str:
+    def _loss_of(self, classes: int) -> str:
         if self.multi_class not in ("multinomial", "ovr"):
             raise InvalidInput(
                 "The 'multi_class' parameter of LogisticRegression must be 'multinomial' or 'ovr'. "
                 f"Got {self.multi_class!r} instead."
             )
-        if len(self.classes_) == 2:
+        if classes == 2:
             return "logistic"
         return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
 
@@ -242,7 +241,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Penalised):
         )
         rows, values, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
         self._single = values.ndim == 1
-        self._train(rows, self._encode(values), weight, ids, loss=self._loss, classes=None)
+        self._train(
+            rows, self._encode(values, self._loss), weight, ids, loss=self._loss, classes=None
+        )
         return self
 
     def predict(self, X: ArrayLike) -> Array:
@@ -253,12 +254,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Penalised):
     def _y_rules(self) -> dict[str, Any]:
         return {"multi_output": True, "y_numeric": True}
 
-    def _encode(self, y: NDArray[Any]) -> Array:
+    def _encode(self, y: NDArray[Any], loss: str) -> Array:
         return np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-
-    def _adopt(self, lineage: Lineage) -> None:
-        self._single = lineage.policy.outputs == 1
-        super()._adopt(lineage)
 
     def _show(self, model: ReleasedModel) -> None:
         super()._show(model)
@@ -285,7 +282,9 @@ class _LogLink(RegressorMixin, _Penalised):
         checked: Any = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
         rows, values, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
         self._total = float(len(values) if weight is None else weight.sum())
-        self._train(rows, self._encode(values), weight, ids, loss=self._loss, classes=None)
+        self._train(
+            rows, self._encode(values, self._loss), weight, ids, loss=self._loss, classes=None
+        )
         return self
 
     def predict(self, X: ArrayLike) -> Array:
@@ -301,7 +300,7 @@ class _LogLink(RegressorMixin, _Penalised):
     def _l2(self) -> float:
         return positive(self, "alpha", self.alpha) * self._total
 
-    def _encode(self, y: NDArray[Any]) -> Array:
+    def _encode(self, y: NDArray[Any], loss: str) -> Array:
         values = np.asarray(y, dtype=np.float64)
         if (values < 0).any() or (self._power == 2 and (values == 0).any()):
             raise InvalidInput(

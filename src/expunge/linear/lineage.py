@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from expunge import __version__
 from expunge.certificate.blocks import (
@@ -32,10 +33,11 @@ from expunge.certificate.commit import row_digests
 from expunge.certificate.members import Heads, Members, Removal
 from expunge.certificate.policy import Policy
 from expunge.certificate.statement import Certificate, ModelRelease
+from expunge.errors import InvalidInput, RetainedMismatch
 from expunge.linear import engine
 from expunge.linear.engine import State, Trace
 from expunge.linear.losses import Array
-from expunge.linear.rows import Rows
+from expunge.linear.rows import Matrix, Rows
 from expunge.linear.solver import Progress, silent
 from expunge.modelfile import ReleasedModel, digest, encode
 from expunge.noise import Discrete, NoiseSource, release
@@ -97,6 +99,8 @@ class Lineage:
         Payload digest of the current release's statement.
     content : bytes
         The published model file.
+    matched : (features, positions), optional
+        Retained rows that were matched with the members before.
     """
 
     policy: Policy
@@ -107,6 +111,7 @@ class Lineage:
     number: int
     previous: str
     content: bytes
+    matched: tuple[Matrix, NDArray[np.int64]] | None = None
 
     def __repr__(self) -> str:
         """Say which release this is; nothing that is sealed."""
@@ -146,7 +151,8 @@ class Lineage:
             If the policy covers no further release or deletion.
         """
         removal = self.members.preview(self.digests(forget), ids)
-        state, trace = engine.unlearn(self.state, forget, retained, progress)
+        given = None if retained is None else self._checked(retained, removal)
+        state, trace = engine.unlearn(self.state, forget, given, progress)
         model, content, record = _release(self.policy, state, noise, self.noise_key)
         annex = _annex(trace, self.policy)
         certificate = Certificate.issue(
@@ -216,6 +222,44 @@ class Lineage:
         self.content = step.published.content
         self.previous = step.published.statement.digest
         self.number += 1
+
+    def _checked(self, retained: Rows | Callable[[], Rows], removal: Removal) -> Callable[[], Rows]:
+        """Give the retained rows, when they are asked for, after matching them with the members.
+
+        Rows of named people that come without ids were matched by the caller.
+        """
+
+        def given() -> Rows:
+            rows = retained() if callable(retained) else retained
+            if self.members.named and rows.ids is None:
+                return rows
+            left = self.members.retained.flags.astype(bool)
+            left[removal.positions] = False
+            found = self._positions(rows)[rows.weight > 0]
+            if len(found) != np.count_nonzero(left) or not left[found].all():
+                raise RetainedMismatch(
+                    f"the model retains {np.count_nonzero(left)} rows after this deletion, and the "
+                    f"{len(found)} retained rows given are not these; pass exactly the training "
+                    "rows that are left, with their weights"
+                )
+            return rows
+
+        return given
+
+    def _positions(self, rows: Rows) -> NDArray[np.int64]:
+        """Return where the members are that rows stand for; found once for the same features."""
+        if self.matched is None or self.matched[0] is not rows.X:
+            live = np.flatnonzero(rows.weight)
+            known = rows.take(live)
+            positions = np.full(len(rows.weight), -1, dtype=np.int64)
+            try:
+                positions[live] = self.members.find(self.digests(known), known.ids)
+            except InvalidInput as error:
+                raise RetainedMismatch(
+                    f"the rows given as retained are not those of the training: {error}"
+                ) from error
+            self.matched = rows.X, positions
+        return self.matched[1]
 
     def digests(self, rows: Rows) -> Any:
         """Return the row digests (k, 32) of rows in the form in which they were trained on."""

@@ -10,7 +10,7 @@ All sums are *sum* objectives: ``Σ_i s_i ℓ(Wᵀ[x_i; 1], y_i)`` without the p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from scipy.linalg.blas import dtrsm
 from threadpoolctl import ThreadpoolController
 
 from expunge.errors import InvalidInput
-from expunge.linear.losses import Array, Loss
+from expunge.linear.losses import LARGEST, Array, Loss
 
 UNIT = 2.0**-53
 BLOCK = 1024
@@ -54,6 +54,8 @@ class Rows:
         Whether a constant 1 is appended to every row (as the last coordinate).
     norm : (n,) float64
         Euclidean norms of the rows, the constant included.
+    ids : sequence of n str, or None
+        Whose rows these are.
     """
 
     X: Matrix
@@ -61,6 +63,7 @@ class Rows:
     weight: Array
     intercept: bool
     norm: Array
+    ids: Sequence[str] | None = None
 
     def __repr__(self) -> str:
         """Say how many rows there are, never what is in them."""
@@ -78,9 +81,10 @@ class Rows:
 
     def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Rows:
         """Return the rows at ``index`` (a copy)."""
-        return Rows(
-            self.X[index], self.target[index], self.weight[index], self.intercept, self.norm[index]
-        )
+        index = np.arange(len(self.weight))[index]
+        ids = None if self.ids is None else [self.ids[i] for i in index.tolist()]
+        parts = (self.X[index], self.target[index], self.weight[index])
+        return Rows(*parts, self.intercept, self.norm[index], ids)
 
     def without(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Rows:
         """Return the same rows with weight 0 at ``index``: O(n) bytes, the features are shared."""
@@ -98,7 +102,12 @@ class Rows:
 
 
 def make_rows(
-    X: Matrix, target: Array, weight: Array | None = None, *, intercept: bool = True
+    X: Matrix,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    intercept: bool = True,
+    ids: Sequence[str] | None = None,
 ) -> Rows:
     """Check and wrap rows.
 
@@ -109,14 +118,15 @@ def make_rows(
     """
     n = X.shape[0]
     target = np.asarray(target, dtype=np.float64).reshape(n, -1)
-    weight = np.ones(n) if weight is None else np.asarray(weight, dtype=np.float64)
+    weight = np.ones(n) if weight is None else np.array(weight, dtype=np.float64)
     if weight.shape != (n,):
         raise InvalidInput(f"expected {n} weights, one per row, got shape {weight.shape}")
     if not np.isfinite(weight).all() or (weight < 0).any():
         raise InvalidInput("weights must be finite and ≥ 0; drop or correct the rows")
     if sp.issparse(X):
         X = sp.csr_array(X)
-        square = X.multiply(X).sum(axis=1)
+        wide = X.astype(np.float64)
+        square = wide.multiply(wide).sum(axis=1)
     else:
         X = np.ascontiguousarray(X)
         square = np.concatenate(
@@ -129,7 +139,7 @@ def make_rows(
             "squares below 1e308); impute or drop the rows"
         )
     norm = np.sqrt(np.asarray(square, dtype=np.float64) + float(intercept))
-    return Rows(X, target, weight, intercept, norm)
+    return Rows(X, target, weight, intercept, norm, ids)
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +147,8 @@ class Pass:
     """What one pass gives (sum objective, without the penalty).
 
     ``gradient`` (p, C); ``error`` bounds the Euclidean distance of ``gradient`` to the exact
-    gradient [Higham, 2002, Lemma 3.1]; ``value`` is the sum of losses (nan if not asked for);
+    gradient [Higham, 2002, Lemma 3.1], and ``errors`` (p, C), if asked for, each coordinate's;
+    ``value`` is the sum of losses (nan if not asked for);
     ``change`` bounds the change of any row's margins (their spread, for softmax) since ``anchor``
     (0 without one); ``hessian`` (q, q) or None, q = C·p class-major for coupled losses, else p.
     """
@@ -147,6 +158,7 @@ class Pass:
     value: float
     change: float
     hessian: Array | None
+    errors: Array | None
 
 
 def evaluate(
@@ -157,18 +169,24 @@ def evaluate(
     anchor: Array | None = None,
     value: bool = False,
     hessian: bool = False,
+    fine: bool = False,
 ) -> Pass:
-    """Evaluate gradient, and on demand more, at ``W`` (p, C) in one pass."""
+    """Evaluate gradient, and on demand more, at ``W`` (p, C) in one pass.
+
+    ``fine`` asks for the error of every coordinate, which does not mix features of different scales
+    and costs another pair of products.
+    """
     moved = None if anchor is None or not loss.spread else W - anchor
-    parts = _map_shards(rows, lambda i, j: _shard(rows, loss, W, moved, value, hessian, (i, j)))
-    total = reduce(_add, parts)
+    wanted = _Wanted(moved, value, hessian, fine)
+    total = reduce(_add, _map_shards(rows, lambda i, j: _shard(rows, loss, W, wanted, (i, j))))
     error = _gradient_error(rows, loss, W, total.sums)
     change = 0.0
     if moved is not None:
         rounding = 4.0 * gamma(rows.width + 2) * float(rows.norm.max(initial=0.0))
         change = total.change + rounding * float(np.linalg.norm(moved))
     number = total.value if value else float("nan")
-    return Pass(total.gradient, error, number, change, total.hessian)
+    errors = 1.01 * total.errors if fine else None
+    return Pass(total.gradient, error, number, change, total.hessian, errors)
 
 
 def curvature_rows(rows: Rows, loss: Loss, W: Array) -> Array:
@@ -230,11 +248,21 @@ class _Sums:
     value: float
     change: float
     hessian: Array | None
+    errors: Array
+
+
+@dataclass(frozen=True, repr=False)
+class _Wanted:
+    moved: Array | None
+    value: bool
+    hessian: bool
+    fine: bool
 
 
 def _add(a: _Sums, b: _Sums) -> _Sums:
     a.gradient += b.gradient
     a.sums += b.sums
+    a.errors += b.errors
     a.value += b.value
     a.change = max(a.change, b.change)
     if a.hessian is not None and b.hessian is not None:
@@ -242,17 +270,10 @@ def _add(a: _Sums, b: _Sums) -> _Sums:
     return a
 
 
-def _shard(
-    rows: Rows,
-    loss: Loss,
-    W: Array,
-    moved: Array | None,
-    value: bool,
-    hessian: bool,
-    span: tuple[int, int],
-) -> _Sums:
-    total = _Sums(np.zeros_like(W), np.zeros(3), 0.0, 0.0, None)
-    buffer = np.empty((BLOCK if hessian and not loss.coupled else 0, rows.width))
+@np.errstate(over="ignore", invalid="ignore")
+def _shard(rows: Rows, loss: Loss, W: Array, wanted: _Wanted, span: tuple[int, int]) -> _Sums:
+    total = _Sums(np.zeros_like(W), np.zeros(3), 0.0, 0.0, None, np.zeros_like(W))
+    buffer = np.empty((BLOCK if wanted.hessian and not loss.coupled else 0, rows.width))
     for start, stop in _blocks(*span):
         target, weight = rows.target[start:stop], rows.weight[start:stop]
         margin = _margins(rows, W, start, stop)
@@ -266,13 +287,15 @@ def _shard(
         elif loss.rough:
             total.sums[2] += scaled @ bound[:, 0]
         total.gradient += _transposed_product(rows, start, stop, first * weight[:, None])
-        if moved is not None:
-            change = _margins(rows, moved, start, stop)
+        if wanted.fine:
+            total.errors += _errors(rows, loss, W, (start, stop), first, bound)
+        if wanted.moved is not None:
+            change = _margins(rows, wanted.moved, start, stop)
             spread = np.ptp(change, axis=1) if loss.coupled else np.abs(change[:, 0])
             total.change = max(total.change, float(spread[weight > 0].max(initial=0.0)))
-        if value:
+        if wanted.value:
             total.value += float(weight @ loss.value(margin, target))
-        if hessian:
+        if wanted.hessian:
             scale = (loss.second(margin, target), weight)
             if loss.coupled:
                 block = _coupled_hessian(_augmented(rows, start, stop), *scale)
@@ -281,6 +304,26 @@ def _shard(
                 block = scaled.T @ scaled
             total.hessian = block if total.hessian is None else total.hessian + block
     return total
+
+
+def _errors(
+    rows: Rows, loss: Loss, W: Array, span: tuple[int, int], first: Array, bound: Array
+) -> Array:
+    """Bound the rounding error of every coordinate of a block's gradient (theory §2.7)."""
+    X, weight = np.abs(_augmented(rows, *span)), rows.weight[slice(*span)]
+    margin = gamma(rows.width + 1) * (X @ np.abs(W))
+    outputs = W.shape[1]
+    with np.errstate(over="ignore"):
+        if loss.coupled:
+            top = margin.max(axis=1, keepdims=True)
+            mixed = margin + (bound * margin).sum(axis=1, keepdims=True)
+            q = bound * mixed * np.exp(np.minimum(2.0 * top, LARGEST))
+            q += (outputs + 8) * UNIT * (1.0 + (outputs - 1) / np.e)
+        else:
+            q = bound * margin * (np.exp(np.minimum(margin, LARGEST)) if loss.spread else 1.0)
+            q += 8 * UNIT * bound if loss.rough else 0.0
+    q += (gamma(chain_length(rows.X.shape[0]) + 3) + 8 * UNIT) * np.abs(first)
+    return np.asarray(X.T @ (q * weight[:, None]))
 
 
 def _blocks(start: int, stop: int) -> list[tuple[int, int]]:
@@ -302,14 +345,21 @@ def _scaled(rows: Rows, start: int, stop: int, factor: Array, buffer: Array) -> 
 
 def _coupled_hessian(X: Array, second: Array, weight: Array) -> Array:
     width, outputs = X.shape[1], second.shape[1]
+    others = _others(second)
     H = np.empty((outputs, width, outputs, width))
     for k in range(outputs):
         for m in range(k + 1):
-            product = second[:, k] * (second[:, m] if m < k else 1.0 - second[:, k])
+            product = second[:, k] * (second[:, m] if m < k else others[:, k])
             scaled = X * np.sqrt(np.maximum(product, 0.0) * weight)[:, None]
             block = scaled.T @ scaled
             H[k, :, m, :] = H[m, :, k, :] = block if m == k else -block
     return H.reshape(outputs * width, outputs * width)
+
+
+def _others(p: Array) -> Array:
+    """Return ``1 − p`` as the sum of the other probabilities, which does not cancel."""
+    rest: Array = p @ (1.0 - np.eye(p.shape[1]))
+    return rest
 
 
 def _dense(X: Matrix, start: int, stop: int | None = None) -> Array:

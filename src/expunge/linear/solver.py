@@ -1,9 +1,10 @@
 """Fit to the rounding floor: damped Newton, then chord steps with the last factor.
 
 The objective is ``F(W) = Σ_i s_i ℓ(x̃_iᵀW, y_i) + (Λ/2)‖W without its intercept row‖²`` in sum
-units. The intercept (the last row of ``W``) is not penalised. Softmax intercepts have one flat
-direction, a constant added to all of them; it is fixed by ``Σ_k b_k = 0``, which the minimiser of
-``F + (η/2K)(Σ_k b_k)²`` satisfies for every η > 0.
+units. The intercept (the last row of ``W``) is not penalised. For softmax a constant added to a
+row of ``W`` changes no loss, so the minimiser has rows that sum to zero (the intercepts' by
+convention). It then also minimises ``F + Σ_j (η_j/2K)(Σ_k W_jk)²`` for all η_j > 0, which has
+curvature in those directions.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from expunge.linear.rows import (
 )
 
 MAX_NEWTON = 200
-MAX_CHORD = 6
-CLOSE = 1e-5
+MAX_CHORD = 12
+CLOSE = 1e-8
 COARSE = 0.1
 MAX_CURVATURE_BYTES = 2 * 2**30
 Progress = Callable[[str], None]
@@ -75,12 +76,13 @@ class Objective:
         return np.ascontiguousarray(columns.reshape(outputs, -1).T)
 
     def centre(self, W: Array) -> Array:
-        """Return ``W`` with softmax intercepts that sum to zero."""
-        if not (self.intercept and self.loss.coupled):
-            return W
-        W = W.copy()
-        W[-1] -= W[-1].mean()
-        return W
+        """Return ``W`` with rows that sum to zero, where the minimiser has them (softmax)."""
+        return W - W.mean(axis=1, keepdims=True) if self.loss.coupled else W
+
+    def rounding(self, curvature: Curvature, point: Point) -> tuple[float, float]:
+        """Bound the rounding error of a point's gradient, see :meth:`Curvature.dual_error`."""
+        errors = None if point.errors is None else self.pack(point.errors)
+        return curvature.dual_error(point.error, errors)
 
     @property
     def ridge(self) -> float:
@@ -93,13 +95,15 @@ class Point:
     """A point with the gradient of ``F`` there.
 
     ``gradient`` (p, C) of the penalised sum objective; ``error`` bounds its rounding error in the
-    Euclidean norm; ``change`` bounds the change of any row's margins since the anchor.
+    Euclidean norm, ``errors`` (p, C), where known, every coordinate's; ``change`` bounds the change
+    of any row's margins since the anchor.
     """
 
     W: Array
     gradient: Array
     error: float
     change: float
+    errors: Array | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,17 +139,24 @@ def penalised(objective: Objective, W: Array, found: Pass) -> Point:
     """Add the penalty's gradient, and its rounding, to a pass over the rows."""
     shrink = objective.penalty(len(W)) * W
     gradient = found.gradient + shrink
-    error = found.error + 4 * UNIT * float(np.linalg.norm(shrink) + np.linalg.norm(gradient))
-    return Point(W, gradient, error, found.change)
+    unit = (W.shape[1] + 4) * UNIT
+    error = found.error + unit * float(np.linalg.norm(shrink) + np.linalg.norm(gradient))
+    errors = found.errors
+    if errors is not None:
+        errors = errors + unit * (np.abs(shrink) + np.abs(gradient))
+    return Point(W, gradient, error, found.change, errors)
 
 
-def measure(objective: Objective, rows: Rows, W: Array, anchor: Array, change: float) -> Point:
+def measure(
+    objective: Objective, rows: Rows, W: Array, anchor: Array, change: float, *, fine: bool = False
+) -> Point:
     """Evaluate the gradient of ``F`` at ``W`` in one pass.
 
     ``change`` bounds the change of margins since ``anchor``; the pass measures it if it is large.
+    ``fine`` as for :func:`expunge.linear.rows.evaluate`.
     """
     exact = change > COARSE
-    found = evaluate(rows, objective.loss, W, anchor=anchor if exact else None)
+    found = evaluate(rows, objective.loss, W, anchor=anchor if exact else None, fine=fine)
     point = penalised(objective, W, found)
     return point if exact else replace(point, change=change)
 
@@ -184,13 +195,13 @@ def certified_distance(
     """Bound ``‖W − ŵ‖₂`` at a measured point; also return ``‖∇F(W)‖`` in the norm of A⁻¹."""
     A, packed = curvature, objective.pack(point.gradient)
     step, norm = A.solve(packed)
-    residual = norm + point.error / math.sqrt(A.floor)
-    found = reach(residual * (1.0 + 2.0 * A.error), point.change, A.top)
-    correction = A.up * float(np.linalg.norm(step)) + point.error / A.floor
+    dual, moved = objective.rounding(A, point)
+    found = reach((norm + dual) * (1.0 + 2.0 * A.error), point.change, A.top)
+    correction = A.up * float(np.linalg.norm(step)) + moved
     bound = corrected_distance(
         found, A.floor, change=point.change, correction=correction, slack=A.error
     )
-    return bound + 2 * UNIT * float(np.linalg.norm(point.W)), norm
+    return bound + (point.W.shape[1] + 2) * UNIT * float(np.linalg.norm(point.W)), norm
 
 
 def _newton(
@@ -262,17 +273,18 @@ def _value(objective: Objective, W: Array, found: Pass) -> float:
 
 
 def _hessian(objective: Objective, found: Pass, W: Array) -> Array:
-    """Return the penalised Hessian, with the flat softmax direction filled in."""
+    """Return the penalised Hessian, with the flat softmax directions filled in."""
     if found.hessian is None:
         raise ValueError("the pass was made without its Hessian")
     H = found.hessian.copy()
     outputs = W.shape[1] if objective.loss.coupled else 1
     penalty = np.tile(objective.penalty(len(W))[:, 0], outputs)
     H[np.diag_indices_from(H)] += penalty
-    if objective.intercept and objective.loss.coupled:
-        intercepts = np.arange(outputs) * len(W) + len(W) - 1
-        corner = np.ix_(intercepts, intercepts)
-        H[corner] += max(float(np.trace(H[corner])), objective.l2) / outputs
+    if objective.loss.coupled:
+        blocks = H.reshape(outputs, len(W), outputs, len(W))
+        eta = np.maximum(np.einsum("kjkj->j", blocks), objective.l2)
+        j = np.arange(len(W))
+        blocks[:, j, :, j] += (eta / outputs)[:, None, None]
     return H
 
 
@@ -282,7 +294,7 @@ def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvatur
     margin_error = gamma(rows.width + 1) * top * float(np.linalg.norm(W))
     slack = math.expm1(min(2.0 * margin_error, 1.0)) + 10 * UNIT if loss.spread else 0.0
     rounding = gamma(chain_length(rows.X.shape[0]) + 8)
-    curvature = certify(H, slack=slack, rounding=rounding, ridge=objective.ridge)
+    curvature = certify(H, slack=slack, row_error=slack, rounding=rounding, ridge=objective.ridge)
     if not loss.spread:
         return curvature
     leverage = math.inf if loss.coupled else max_leverage(rows, curvature.chol)
@@ -290,20 +302,19 @@ def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvatur
 
 
 def _polish(objective: Objective, rows: Rows, point: Point, curvature: Curvature) -> Fitted:
-    """Take chord steps while they halve the distance bound."""
-    anchor = point.W
-    best = point
-    bound, _ = certified_distance(curvature, point, objective)
+    """Take chord steps while they halve the gradient; then measure its error by coordinates."""
+    anchor, best = point.W, point
+    step, norm = curvature.solve(objective.pack(best.gradient))
     for _ in range(MAX_CHORD):
-        step = -curvature.solve(objective.pack(best.gradient))[0]
-        W = objective.centre(best.W + objective.unpack(step, anchor.shape[1]))
+        W = objective.centre(best.W - objective.unpack(step, anchor.shape[1]))
         change = best.change + curvature.margin_change(step)
         trial = measure(objective, rows, W, anchor, change)
-        trial_bound, _ = certified_distance(curvature, trial, objective)
-        if not trial_bound < bound:
+        step, after = curvature.solve(objective.pack(trial.gradient))
+        if not after < norm:
             break
-        done = trial_bound > 0.5 * bound
-        best, bound = trial, trial_bound
+        best, norm, done = trial, after, after > 0.5 * norm
         if done:
             break
+    best = measure(objective, rows, best.W, anchor, best.change, fine=True)
+    bound, _ = certified_distance(curvature, best, objective)
     return Fitted(best, anchor, curvature, bound)

@@ -30,7 +30,7 @@ from expunge.linear.lineage import Lineage
 from expunge.linear.solver import Point
 
 FORMAT = "expunge-state/1"
-_NUMBERS = ("eta", "kappa", "leverage", "radius", "slack", "ridge")
+_NUMBERS = ("eta", "kappa", "leverage", "radius", "slack", "row_error", "unit", "ridge")
 
 
 def dump_state(lineage: Lineage) -> bytes:
@@ -159,7 +159,8 @@ def open_lineage(directory: Path) -> Lineage:
 
 
 def _arrays(part: Part) -> dict[str, NDArray[Any]]:
-    return {
+    errors = part.base.errors
+    return ({} if errors is None else {"errors": errors}) | {
         "weights": part.weights,
         "base": part.base.W,
         "gradient": part.base.gradient,
@@ -167,17 +168,19 @@ def _arrays(part: Part) -> dict[str, NDArray[Any]]:
         "chol": part.curvature.chol,
         "removed": part.curvature.Z,
         "inner": part.curvature.inner,
+        "scale": part.curvature.scale,
     }
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]) -> Part:
     found = {name: float.fromhex(text) for name, text in numbers.items()}
     W, gradient = arrays[f"{k}.base"], arrays[f"{k}.gradient"]
-    base = Point(W, gradient, found["error"], found["change"])
+    base = Point(W, gradient, found["error"], found["change"], arrays.get(f"{k}.errors"))
     curvature = Curvature(
         np.asfortranarray(arrays[f"{k}.chol"]),
         arrays[f"{k}.removed"],
         arrays[f"{k}.inner"],
+        scale=arrays[f"{k}.scale"],
         **{name: found[name] for name in _NUMBERS},
     )
     return Part(arrays[f"{k}.weights"], base, arrays[f"{k}.anchor"], curvature, found["bound"])

@@ -6,6 +6,8 @@ estimator predicts, and cannot unlearn.
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,10 +36,10 @@ class Unlearner(BaseEstimator):
     """What all estimators share: training a lineage, and deleting from it."""
 
     _loss: ClassVar[str]
+    _single = False
     coef_: Array
     intercept_: Array | float
     _lineage: Lineage
-    _noise: NoiseSource | Discrete
 
     def unlearn(
         self,
@@ -61,9 +63,10 @@ class Unlearner(BaseEstimator):
         ids : sequence of k str, optional
             Whose rows these are; required if the training had ids. All rows of a person must be
             there.
-        retained : (X, y), (X, y, sample_weight), Rows or callable returning Rows, optional
-            All rows retained after this deletion. Needed only if the deletion cannot be proved
-            from the sealed state; :meth:`rows` prepares them once for many deletions.
+        retained : tuple, Rows or callable returning Rows, optional
+            All rows retained after this deletion: the arguments of :meth:`rows`, or what it
+            returns, which is matched with the training once for many deletions. Needed, and looked
+            at, only if the deletion cannot be proved from the sealed state.
 
         Returns
         -------
@@ -80,9 +83,9 @@ class Unlearner(BaseEstimator):
         lineage = self._sealed()
         step = lineage.prepare(
             self.rows(X, y, sample_weight),
-            self._noise,
+            self._source(lineage.policy, lineage.number + 1),
             ids=ids,
-            retained=self.rows(*retained) if isinstance(retained, tuple) else retained,
+            retained=None if retained is None else lambda: self._retained(retained),
         )
         lineage.accept(step)
         self._publish(step)
@@ -90,10 +93,17 @@ class Unlearner(BaseEstimator):
             raise TypeError("a deletion is certified")
         return step.published.statement
 
-    def rows(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Rows:
+    def rows(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Rows:
         """Return rows in the form that ``unlearn(retained=…)`` takes without further work.
 
-        ``rows.drop(index)`` removes rows in place, for long sequences of deletions.
+        ``ids`` are required if the training had them. ``rows.drop(index)`` removes rows in place,
+        for long sequences of deletions.
         """
         check_is_fitted(self)
         checked: Any = validate_data(
@@ -102,10 +112,14 @@ class Unlearner(BaseEstimator):
         features, targets = checked
         weight = None if sample_weight is None else _weights(sample_weight, features)
         intercept = self._policy().fit_intercept
-        return make_rows(features, self._encode(targets), weight, intercept=intercept)
+        names = None if ids is None else list(ids)
+        target = self._encode(targets, self._policy().loss)
+        return make_rows(features, target, weight, intercept=intercept, ids=names)
 
     def save_state(self, directory: str | Path) -> None:
         """Write the sealed state to a new directory that only its owner can read.
+
+        Continue from it in one place only: two holders of one state spend one budget twice.
 
         Raises
         ------
@@ -113,6 +127,9 @@ class Unlearner(BaseEstimator):
             If the directory exists.
         """
         save_lineage(self._sealed(), Path(directory))
+        names = getattr(self, "feature_names_in_", None)
+        seen = {"features": None if names is None else names.tolist(), "single": self._single}
+        (Path(directory) / "estimator.json").write_text(json.dumps(seen))
 
     def load_state(self, directory: str | Path) -> Self:
         """Continue from a saved state: the estimator becomes the one that was saved.
@@ -125,17 +142,22 @@ class Unlearner(BaseEstimator):
             If the state is of another kind of model.
         """
         lineage = open_lineage(Path(directory))
+        seen = json.loads((Path(directory) / "estimator.json").read_text())
         if lineage.policy.loss not in self._losses():
             raise InvalidInput(
                 f"{type(self).__name__} cannot continue a state of loss {lineage.policy.loss!r}"
             )
+        self._single = bool(seen["single"])
+        self.__dict__.pop("feature_names_in_", None)
+        if seen["features"] is not None:
+            self.feature_names_in_ = np.array(seen["features"], dtype=object)
         self._adopt(lineage)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the sealed state out of pickles and copies: one holder spends the budget."""
         state: dict[str, Any] = dict(super().__getstate__())
-        return {k: v for k, v in state.items() if k not in ("_lineage", "_noise")}
+        return {k: v for k, v in state.items() if k != "_lineage"}
 
     def __sklearn_tags__(self) -> Any:
         """Accept sparse input."""
@@ -153,8 +175,24 @@ class Unlearner(BaseEstimator):
     def _l2(self) -> float:
         raise NotImplementedError
 
-    def _encode(self, y: NDArray[Any]) -> Array:
+    def _encode(self, y: NDArray[Any], loss: str) -> Array:
         raise NotImplementedError
+
+    def _retained(self, retained: Retained) -> Rows:
+        if isinstance(retained, tuple):
+            rows = self.rows(*retained)
+        else:
+            rows = retained() if callable(retained) else retained
+        if self._sealed().members.named and rows.ids is None:
+            raise InvalidInput(
+                "the model was trained with ids: give the retained rows' ids too, as in "
+                "retained=(X, y, sample_weight, ids)"
+            )
+        return rows
+
+    def _source(self, policy: Policy, release: int) -> NoiseSource | Discrete:
+        seed = self.random_state if policy.noise == "seeded" else None
+        return source_of("discrete" if policy.discrete else "gaussian", seed, release)
 
     def _sealed(self) -> Lineage:
         check_is_fitted(self)
@@ -179,34 +217,36 @@ class Unlearner(BaseEstimator):
         loss: str,
         classes: tuple[Any, ...] | None,
     ) -> None:
-        for name in ("epsilon", "delta", "sigma"):
-            positive(self, name, getattr(self, name))
+        sigma, epsilon, delta = (
+            positive(self, name, getattr(self, name)) for name in ("sigma", "epsilon", "delta")
+        )
+        releases = operator.index(self.releases)
         rows = make_rows(X, target, weight, intercept=bool(self.fit_intercept))
         source = source_of(self.noise, self.random_state)
-        promise = (self.sigma, self.epsilon, self.delta, self.releases)
         policy = Policy(
             loss=loss,
             l2=self._l2(),
             fit_intercept=bool(self.fit_intercept),
             features=X.shape[1],
             outputs=rows.target.shape[1],
-            epsilon=self.epsilon,
-            delta=self.delta,
-            releases=self.releases,
-            sigma=self.sigma,
-            tolerance=tolerance_of(source.name, *promise, rows.width * rows.target.shape[1]),
+            sigma=sigma,
+            epsilon=epsilon,
+            delta=delta,
+            releases=releases,
+            tolerance=tolerance_of(
+                source.name, sigma, epsilon, delta, releases, rows.width * rows.target.shape[1]
+            ),
             capacity=rows.count,
             classes=classes,
             unit="record" if ids is None else "person",
             noise=source.name,
         )
-        self._noise = source
-        lineage, step = begin(policy, rows, self._noise, ids=ids)
-        self._lineage, self.policy_ = lineage, policy
+        self._lineage, step = begin(policy, rows, source, ids=ids)
+        self.policy_ = policy
         self._publish(step)
 
     def _adopt(self, lineage: Lineage) -> None:
-        self._lineage, self._noise = lineage, source_of(self.noise, self.random_state)
+        self._lineage = lineage
         self.policy_, self.n_features_in_ = lineage.policy, lineage.policy.features
         self._show(decode(lineage.content))
 
@@ -258,14 +298,16 @@ class Classifier(ClassifierMixin, Unlearner):
         checked: Any = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
         check_classification_targets(checked[1])
         rows, labels, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
-        self.classes_ = np.unique(labels)
-        if len(self.classes_) < 2:
+        found = np.unique(labels)
+        if len(found) < 2:
             raise InvalidInput(
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
-                f"data contains only one class: {self.classes_[0]!r}"
+                f"data contains only one class: {found[0]!r}"
             )
-        target, classes = self._encode(labels), tuple(self.classes_.tolist())
-        self._train(rows, target, weight, ids, loss=self._loss_of(), classes=classes)
+        loss = self._loss_of(len(found))
+        target = _targets(found, labels, loss)
+        self._train(rows, target, weight, ids, loss=loss, classes=tuple(found.tolist()))
+        self.classes_ = found
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -280,31 +322,32 @@ class Classifier(ClassifierMixin, Unlearner):
         labels: NDArray[Any] = self.classes_[index]
         return labels
 
-    def _loss_of(self) -> str:
+    def _loss_of(self, classes: int) -> str:
         return self._loss
 
     def _adopt(self, lineage: Lineage) -> None:
         self.classes_ = np.array(lineage.policy.classes)
         super()._adopt(lineage)
 
-    def _index(self, y: NDArray[Any]) -> NDArray[np.intp]:
-        index = np.searchsorted(self.classes_, y)
-        index = np.minimum(index, len(self.classes_) - 1)
-        if not (self.classes_[index] == y).all():
-            strange = np.unique(y[self.classes_[index] != y]).tolist()
-            raise InvalidInput(f"labels {strange} were not trained on; known: {self.classes_}")
-        return index
+    def _encode(self, y: NDArray[Any], loss: str) -> Array:
+        return _targets(self.classes_, y, loss)
 
-    def _encode(self, y: NDArray[Any]) -> Array:
-        index = self._index(y)
-        if len(self.classes_) == 2:
-            return np.where(index == 1, 1.0, -1.0)[:, None]
-        one_hot = np.eye(len(self.classes_))[index]
-        return one_hot if self._loss_of() == "softmax" else 2.0 * one_hot - 1.0
+
+def _targets(classes: NDArray[Any], y: NDArray[Any], loss: str) -> Array:
+    """Return one column of ±1 for two classes, else one-hot (softmax) or ±1 columns."""
+    index = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    if not (classes[index] == y).all():
+        strange = np.unique(y[classes[index] != y]).tolist()
+        raise InvalidInput(f"labels {strange} were not trained on; known: {classes}")
+    if len(classes) == 2:
+        return np.where(index == 1, 1.0, -1.0)[:, None]
+    one_hot = np.eye(len(classes))[index]
+    return one_hot if loss == "softmax" else 2.0 * one_hot - 1.0
 
 
 def positive(estimator: BaseEstimator, name: str, value: Any) -> float:
-    if isinstance(value, int | float | np.number) and 0 < value < np.inf:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if number and 0 < value < np.inf:
         return float(value)
     raise InvalidInput(
         f"The {name!r} parameter of {type(estimator).__name__} must be a float in the range "
@@ -323,6 +366,7 @@ def kept(
     X: Matrix, y: NDArray[Any], sample_weight: ArrayLike | None, ids: Sequence[str] | None
 ) -> tuple[Matrix, NDArray[Any], Array | None, Sequence[str] | None]:
     """Leave out rows of weight 0: they were never trained on."""
+    ids = None if ids is None else list(ids)
     if ids is not None and len(ids) != X.shape[0]:
         raise InvalidInput(f"expected {X.shape[0]} ids, one per row, got {len(ids)}")
     if sample_weight is None:
