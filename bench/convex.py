@@ -26,6 +26,7 @@ from expunge.guarantee import epsilon_of
 from expunge.linear import LogisticRegression
 from expunge.linear.engine import unlearn
 from expunge.linear.lineage import Lineage
+from expunge.linear.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,8 @@ def _default(X: np.ndarray, y: np.ndarray) -> linear_model.LogisticRegression:
     return linear_model.LogisticRegression().fit(X, y)
 
 
-def singles(case: Case, model: LogisticRegression, count: int) -> tuple[float, float]:
+def singles(case: Case, model: LogisticRegression, live: Rows, count: int) -> tuple[float, float]:
     """Delete ``count`` rows one by one; return seconds each, with and without the release."""
-    live = model.rows(case.X, case.y)
     state, bare = model._lineage.state, 0.0
     start = time.perf_counter()
     for i in range(count):
@@ -159,14 +159,15 @@ def run(case: Case, count: int) -> None:
     show(name, "accuracy_before", value=model.score(case.X_test, case.y_test), unit="fraction")
     before = linear_model.LogisticRegression(solver="newton-cholesky", tol=1e-10)
     before.fit(case.X, case.y)
-    full, bare = singles(case, model, count)
+    live = model.rows(case.X, case.y)
+    show(name, "match_rows_once", value=timed(lambda: model._lineage.match(live)), unit="s")
+    full, bare = singles(case, model, live, count)
     show(name, "single_with_release", value=full, unit="s")
     show(name, "single_without_release", value=bare, unit="s")
     size = len(case.y) // 100
     gone = np.arange(count, count + size)
     keep = np.arange(count + size, len(case.y))
-    live = model.rows(case.X, case.y)
-    live.drop(np.arange(count + size))
+    live.drop(gone)
     batch = timed(lambda: model.unlearn(case.X[gone], case.y[gone], retained=live))
     show(name, "batch_1_percent", value=batch, unit="s")
     found = residual(_noiseless(model), case.X[keep], case.y[keep])

@@ -235,7 +235,7 @@ class Lineage:
                 return rows
             left = self.members.retained.flags.astype(bool)
             left[removal.positions] = False
-            found = self._positions(rows)[rows.weight > 0]
+            found = self.match(rows)[rows.weight > 0]
             if len(found) != np.count_nonzero(left) or not left[found].all():
                 raise RetainedMismatch(
                     f"the model retains {np.count_nonzero(left)} rows after this deletion, and the "
@@ -246,8 +246,16 @@ class Lineage:
 
         return given
 
-    def _positions(self, rows: Rows) -> NDArray[np.int64]:
-        """Return where the members are that rows stand for; found once for the same features."""
+    def match(self, rows: Rows) -> NDArray[np.int64]:
+        """Return where the members are that rows stand for, −1 for weight 0: (n,).
+
+        All rows are hashed, once for the same features: later deletions drop rows from them.
+
+        Raises
+        ------
+        RetainedMismatch
+            If a row is not one that the model retains.
+        """
         if self.matched is None or self.matched[0] is not rows.X:
             live = np.flatnonzero(rows.weight)
             known = rows.take(live)

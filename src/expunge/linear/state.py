@@ -1,7 +1,9 @@
 """The sealed state on disk: two safetensors files, secret, without pickle.
 
 ``state.safetensors`` holds the engine's arrays and, as JSON in its metadata, the policy, the key of
-the noise tags and the place in the chain of releases. It is rewritten at every release.
+the noise tags and the place in the chain of releases. It is rewritten at every release. Rows of
+deleted people, which the engine keeps beside its factor for speed, have no place in it: they are
+folded into the factor first.
 ``members.safetensors`` holds who was trained on; it grows with the number of records, so deletions
 write to the touched places only, through a memory map.
 """
@@ -21,26 +23,36 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from expunge import regular
 from expunge.certificate.members import Members
 from expunge.certificate.policy import Policy
-from expunge.errors import FolderProblem
+from expunge.errors import MALFORMED, FolderProblem, VerificationFailed
 from expunge.linear.curvature import Curvature
 from expunge.linear.engine import Part, State
 from expunge.linear.lineage import Lineage
 from expunge.linear.solver import Point
 
 FORMAT = "expunge-state/1"
-_NUMBERS = ("eta", "kappa", "leverage", "radius", "slack", "row_error", "unit", "ridge")
+_MOST_MEMBERS = 1 << 36
+_NUMBERS = ("kappa", "leverage", "radius", "slack", "row_error", "unit", "ridge")
 
 
 def dump_state(lineage: Lineage) -> bytes:
-    """Return the state file of a lineage, the members and the model file apart."""
+    """Return the state file of a lineage, the members and the model file apart.
+
+    Raises
+    ------
+    ToleranceUnreachable
+        If the deleted rows cannot be folded into the factor with a certificate.
+    """
     state = lineage.state
     arrays: dict[str, NDArray[Any]] = {"members": state.members}
     numbers = []
     for k, part in enumerate(state.parts):
-        arrays |= {f"{k}.{name}": np.ascontiguousarray(a) for name, a in _arrays(part).items()}
-        curvature = {name: _text(getattr(part.curvature, name)) for name in _NUMBERS}
+        folded = part.curvature.folded()
+        kept = _arrays(part, folded)
+        arrays |= {f"{k}.{name}": np.ascontiguousarray(a) for name, a in kept.items()}
+        curvature = {name: _text(getattr(folded, name)) for name in _NUMBERS}
         base = {"error": _text(part.base.error), "change": _text(part.base.change)}
         numbers.append(curvature | base | {"bound": _text(part.bound)})
     meta = {
@@ -72,6 +84,11 @@ def load_lineage(content: bytes, members: Members, model: bytes) -> Lineage:
             raise FolderProblem(f"expected a state of format {FORMAT}, got {meta['format']!r}")
         policy = Policy.from_payload(meta["policy"].encode())
         parts = tuple(_part(arrays, k, numbers) for k, numbers in enumerate(meta["parts"]))
+        shapes = [part.weights.shape for part in parts]
+        if {p for p, _ in shapes} != {policy.features + policy.fit_intercept} or (
+            sum(c for _, c in shapes) != policy.outputs
+        ):
+            raise ValueError(f"parameters of shapes {shapes} are not those of the policy")
         state = State(
             policy.loss,
             policy.l2,
@@ -91,7 +108,7 @@ def load_lineage(content: bytes, members: Members, model: bytes) -> Lineage:
             str(meta["previous"]),
             model,
         )
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, VerificationFailed, *MALFORMED) as error:
         raise FolderProblem(f"the sealed state cannot be read ({error}); restore it") from error
 
 
@@ -101,7 +118,9 @@ def dump_members(members: Members) -> bytes:
 
 
 def map_members(path: Path, *, writable: bool) -> Members:
-    """Map a members file: nothing is read before it is needed, and writes go to the file.
+    """Map a members file: nothing is read before it is needed.
+
+    Writes go to the file if it is ``writable``, and are forgotten otherwise.
 
     Raises
     ------
@@ -109,13 +128,18 @@ def map_members(path: Path, *, writable: bool) -> Members:
         If the file is missing or damaged.
     """
     try:
-        with path.open("r+b" if writable else "rb") as file:
+        file = regular.descriptor(path, _MOST_MEMBERS, writable=writable)
+        try:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY
-            view = mmap.mmap(file.fileno(), 0, access=access)
+            view = mmap.mmap(file, 0, access=access)
+        finally:
+            os.close(file)
         size = int.from_bytes(view[:8], "little")
         header = json.loads(view[8 : 8 + size])
         return Members.from_arrays(_mapped(view, 8 + size, header))
-    except (OSError, KeyError, ValueError) as error:
+    except OSError as error:
+        raise FolderProblem(f"cannot read {path}: {error.strerror}") from error
+    except MALFORMED as error:
         raise FolderProblem(f"{path} cannot be read ({error}); restore the folder") from error
 
 
@@ -126,13 +150,16 @@ def save_lineage(lineage: Lineage, directory: Path) -> None:
     ------
     FolderProblem
         If the directory exists.
+    ToleranceUnreachable
+        See :func:`dump_state`.
     """
+    state = dump_state(lineage)
     try:
         directory.mkdir(mode=0o700, parents=True)
     except FileExistsError as error:
         raise FolderProblem(f"{directory} exists; choose a new name for the state") from error
     for name, content in (
-        ("state.safetensors", dump_state(lineage)),
+        ("state.safetensors", state),
         ("members.safetensors", dump_members(lineage.members)),
         ("model.safetensors", lineage.content),
     ):
@@ -150,40 +177,55 @@ def open_lineage(directory: Path) -> Lineage:
         If a file is missing or damaged.
     """
     try:
-        content = (directory / "state.safetensors").read_bytes()
-        model = (directory / "model.safetensors").read_bytes()
+        content = regular.read(directory / "state.safetensors", regular.LARGE)
+        model = regular.read(directory / "model.safetensors", regular.LARGE)
     except OSError as error:
         raise FolderProblem(f"{directory} holds no saved state ({error})") from error
     members = map_members(directory / "members.safetensors", writable=False)
     return load_lineage(content, members, model)
 
 
-def _arrays(part: Part) -> dict[str, NDArray[Any]]:
+def _arrays(part: Part, folded: Curvature) -> dict[str, NDArray[Any]]:
     errors = part.base.errors
     return ({} if errors is None else {"errors": errors}) | {
         "weights": part.weights,
         "base": part.base.W,
         "gradient": part.base.gradient,
         "anchor": part.anchor,
-        "chol": part.curvature.chol,
-        "removed": part.curvature.Z,
-        "inner": part.curvature.inner,
-        "scale": part.curvature.scale,
+        "chol": folded.chol,
+        "scale": folded.scale,
     }
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]) -> Part:
     found = {name: float.fromhex(text) for name, text in numbers.items()}
-    W, gradient = arrays[f"{k}.base"], arrays[f"{k}.gradient"]
-    base = Point(W, gradient, found["error"], found["change"], arrays.get(f"{k}.errors"))
+    shape, q = arrays[f"{k}.weights"].shape, len(arrays[f"{k}.chol"])
+    weights, W, gradient, anchor = (
+        _real(arrays[f"{k}.{name}"], shape) for name in ("weights", "base", "gradient", "anchor")
+    )
+    errors = arrays.get(f"{k}.errors")
+    base = Point(
+        W,
+        gradient,
+        found["error"],
+        found["change"],
+        None if errors is None else _real(errors, shape),
+    )
     curvature = Curvature(
-        np.asfortranarray(arrays[f"{k}.chol"]),
-        arrays[f"{k}.removed"],
-        arrays[f"{k}.inner"],
-        scale=arrays[f"{k}.scale"],
+        np.asfortranarray(_real(arrays[f"{k}.chol"], (q, q))),
+        np.zeros((q, 0)),
+        np.zeros((0, 0)),
+        eta=0.0,
+        scale=_real(arrays[f"{k}.scale"], (q,)),
         **{name: found[name] for name in _NUMBERS},
     )
-    return Part(arrays[f"{k}.weights"], base, arrays[f"{k}.anchor"], curvature, found["bound"])
+    return Part(weights, base, anchor, curvature, found["bound"])
+
+
+def _real(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    if array.dtype != np.float64 or array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"expected finite float64 {shape}, got {array.dtype} {array.shape}")
+    return array
 
 
 def _text(number: float) -> str:
@@ -199,6 +241,8 @@ def _mapped(view: mmap.mmap, start: int, header: Mapping[str, Any]) -> dict[str,
         if name == "__metadata__":
             continue
         shape, (begin, _) = tuple(entry["shape"]), entry["data_offsets"]
+        if begin < 0 or any(length < 0 for length in shape):
+            raise ValueError(f"array {name!r} lies outside the file")
         flat = np.frombuffer(
             view, _TYPES[entry["dtype"]], count=math.prod(shape), offset=start + begin
         )

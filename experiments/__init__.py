@@ -1,0 +1,1 @@
+"""Experiments of the papers, driven by this library; run with ``python -m experiments.NAME``."""
