@@ -171,8 +171,9 @@ class _Penalised(Unlearner):
 class RidgeClassifier(Classifier, _Penalised):
     """Least squares on ±1 targets with an L2 penalty and certified deletion.
 
-    Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. Deletion
-    needs no retained data: a quadratic objective is known exactly from its O(d²) sums.
+    Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. A
+    quadratic objective is known exactly from its O(d²) sums, so deletion needs retained data only
+    when little is left of what was trained on.
 
     Parameters
     ----------
@@ -193,7 +194,7 @@ class RidgeClassifier(Classifier, _Penalised):
 
 
 class Ridge(MultiOutputMixin, RegressorMixin, _Penalised):
-    """Ridge regression with certified deletion, from O(d²) sums and without retained data.
+    """Ridge regression with certified deletion, from O(d²) sums.
 
     Minimises ``Σ_i s_i ‖y_i − x_iᵀw − b‖² + alpha‖w‖²``, as scikit-learn does.
 
