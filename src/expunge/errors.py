@@ -70,3 +70,19 @@ class FolderProblem(ExpungeError):
 
 class DataMissing(ExpungeError):
     """A data set for the demonstration or a benchmark is not installed."""
+
+
+class Unfinished(FolderProblem):
+    """A release HAS happened, but not all of its files are in place; opening finishes them."""
+
+
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading content of another form than expected raises; never shown to anybody as it is."""

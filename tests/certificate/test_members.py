@@ -285,3 +285,47 @@ def test_one_removal_is_quick() -> None:
         members.apply(members.preview(digests[i : i + 1], None))
         spent.append(time.perf_counter() - start)
     assert np.median(spent) < 2e-3
+
+
+@pytest.mark.parametrize("name", ["leaf", "live", "retained_nodes", "deleted_nodes", "salt", "row"])
+def test_no_removal_from_a_damaged_table(name: str) -> None:
+    """Whatever is altered on the way from a record to the root, no removal is prepared."""
+    digests = digests_of(list(range(200)))
+    for trial in range(30):
+        members = Members.enrol(digests, [f"p{i}" for i in range(200)])
+        delete(members, [7], ["p7"])
+        place = members.find(digests[:1], ["p0"])
+        array = members.to_arrays()[name]
+        if name.endswith("nodes"):
+            bucket = (1 << members.depth) + (int(members.leaves(place)[0, 0]) >> 5)
+            array[[bucket >> trial % 4, (bucket >> trial % 3) ^ 1][trial % 2]] ^= 1
+        elif name == "live":
+            same = np.flatnonzero(
+                members.retained.leaves[:, 0] >> 5 == members.leaves(place)[0, 0] >> 5
+            )
+            array[same[trial % len(same)]] ^= 1
+        else:
+            array[place] ^= 1
+        with pytest.raises((VerificationFailed, UnknownRecord, AlreadyDeleted)):
+            members.preview(digests[:1], ["p0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("offset", -1), ("offset", 10**6), ("live", 2), ("named", 255), ("place", -5), ("place", 999)],
+)
+def test_impossible_tables(name: str, value: int) -> None:
+    members = Members.enrol(digests_of(list(range(100))), [f"p{i}" for i in range(100)])
+    arrays = {key: array.copy() for key, array in members.to_arrays().items()}
+    arrays[name][:] = np.array(value).astype(arrays[name].dtype)
+    with pytest.raises((InvalidInput, VerificationFailed), match="damaged"):
+        Members.from_arrays(arrays).find(digests_of([5]), ["p5"])
+
+
+def test_known_tags_give_the_same_positions() -> None:
+    digests, ids = digests_of([1, 2, 2, 3]), ["ann", "bob", "bob", "cyd"]
+    members = Members.enrol(digests, ids)
+    tags = members.tags(ids)
+    assert np.array_equal(members.find(digests, ids), members.find(digests, ids, tags))
+    live, deleted = members.standing(members.tags(["ann", "bob", "zoe"]))
+    assert (live.tolist(), deleted.tolist()) == ([1, 2, 0], [0, 0, 0])

@@ -12,6 +12,7 @@ import pytest
 import certificate_example as example
 from certificate_example import NOW, SIGNER, STRANGER, envelope, failed, payload
 from expunge.certificate import log, statement
+from expunge.certificate.blocks import batch_commitment
 from expunge.certificate.envelope import IN_TOTO, Envelope, Signature, cosign, sign
 from expunge.certificate.recheck import Inclusion, Outside, Verdict, recheck
 
@@ -209,3 +210,26 @@ def test_signatures_that_are_no_signatures_fail_by_name() -> None:
     assert failed(recheck(b"[]", OUTSIDE)) == {"json"}
     later = replace(OUTSIDE, now=NOW + timedelta(days=400))
     assert failed(recheck(envelope().to_json(), later)) == {"clock"}
+
+
+def test_a_request_is_shown_to_be_in_its_batch() -> None:
+    commitments = [statement.request_commitment(bytes([i]) * 32, str(i)) for i in range(11)]
+    one = example.EXAMPLE["predicate"]["requests"][0]
+    batch = {**one, "commitment": batch_commitment(commitments), "count": 11}
+    leaves = sorted(map(bytes.fromhex, commitments))
+    single = one["commitment"]
+
+    def verdict(request: str, membership: tuple[int, log.Proof] | None) -> Verdict:
+        outside = replace(OUTSIDE, request=request, membership=membership)
+        return recheck(envelope({"requests": [batch, one]}).to_json(), outside)["replay"].verdict
+
+    for place, leaf in enumerate(leaves):
+        path = log.inclusion_proof(place, leaves)
+        assert verdict(leaf.hex(), (place, path)) is Verdict.PASS
+        assert verdict(leaf.hex(), (place + 1, path)) is Verdict.FAIL
+        assert verdict("0" * 64, (place, path)) is Verdict.FAIL
+        assert verdict(leaf.hex(), None) is Verdict.NOT_CHECKED
+    assert verdict(single, None) is Verdict.PASS
+    assert verdict(batch["commitment"], (0, ())) is Verdict.FAIL
+    foreign = replace(OUTSIDE, request=leaves[0].hex(), lineage="e" * 64)
+    assert failed(recheck(envelope({"requests": [batch]}).to_json(), foreign)) == {"replay"}

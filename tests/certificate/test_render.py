@@ -179,6 +179,31 @@ def test_many_requests_are_summed_up() -> None:
         assert len(text) < 40_000 + len(envelope().to_json()) * 60
 
 
+def test_a_batch_counts_as_many_requests_as_it_has() -> None:
+    one = example.EXAMPLE["predicate"]["requests"][0]
+    for batch in ({**one, "count": 10_000}, {**one, "count": 2}):
+        late = {**batch, "dueAt": "2026-11-25T00:00:00Z", "outcome": "notFound"}
+        for requests, total, fates in (
+            ([batch], f"{batch['count']:,} requests", f"{batch['count']:,} deleted"),
+            ([batch, late, one], f"{2 * batch['count'] + 1:,} requests", "not found"),
+        ):
+            for text in shown({"requests": requests}):
+                flat = " ".join(text.split())
+                assert total in flat
+                assert fates in flat
+                assert ("completed after the due date" in flat) == (len(requests) > 1)
+
+
+def test_nothing_of_others_acts_on_the_terminal() -> None:
+    odd = "\x1b[2J\n\u202e\x9bDELETION CERTIFICATE"
+    parameters = {"loss": "logistic", "l2Total": "3.57", odd: odd + "x" * 9999}
+    changes = {odd: 1, "algorithm.parameters": parameters}
+    for text in shown(changes):
+        assert len(text) < 40_000 + 2 * len(envelope(changes).to_json())
+        assert not re.search("[\x1b\x9b\u202e]", text)
+    assert text.count("\nDELETION CERTIFICATE") == 0
+
+
 def test_unknown_codes_are_spelt_out_and_unknown_fields_shown() -> None:
     for text in shown({"scope.excluded": ["paperArchive"], "weather": "fine"}):
         assert "Paper archive" in text

@@ -338,3 +338,24 @@ def test_importing_certificates_loads_no_model_library() -> None:
         [sys.executable, "-c", f"{code}\n{check}"], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def test_the_count_of_a_request_is_left_out_where_it_is_one() -> None:
+    request = Certificate.from_payload(payload()).requests[0]
+    assert request.count == 1
+    many = dataclasses.replace(request, count=10_000)
+    made = Certificate.issue(policy(), **facts(requests=[request, many]))
+    single, batch = made.statement["predicate"]["requests"]
+    assert "count" not in single
+    assert batch["count"] == 10_000
+    assert made.requests == (request, many)
+    assert made.asked == 10_001
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.0, "2", None, 2**53])
+def test_a_count_is_a_positive_integer(count: object) -> None:
+    with pytest.raises(VerificationFailed):
+        Certificate.from_payload(payload({"requests.0.count": count}))

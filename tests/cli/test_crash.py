@@ -83,5 +83,6 @@ def test_killed_commands(home: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        assert run(["verify", str(home / "model"), "--retained", str(home / "people.csv")]) == 0
         assert run(["status", str(home / "model")]) == 0
         assert run(["verify", str(home / "model"), "--retained", str(home / "people.csv")]) == 0

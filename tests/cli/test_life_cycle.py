@@ -135,7 +135,7 @@ def test_ids_from_standard_input_and_tables(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(home / "model")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("p1\n\np2\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfp1\r\n\np2\n")))
     assert run(["forget", folder, "--ids", "-"]) == 0
     asked = pa.table({"why": ["a", "b"], "person": ["p3", "p4"]})
     assert run(["forget", folder, "--ids", str(write_csv(asked, home / "asked.csv"))]) == 0

@@ -168,7 +168,7 @@ def test_certificate_of_no_deletion(home: Path, monkeypatch: pytest.MonkeyPatch)
 def test_altered_annex(home: Path) -> None:
     path = home / "model/sealed/annex/0003.sealed"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert failed(folder(home, retained=home / "people.csv")) == {"evidence"}
+    assert failed(folder(home, retained=home / "people.csv")) == {"evidence", "files"}
 
 
 def test_noise_used_twice(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_rows_of_ids():
     assert chosen.features["x"].to_pylist() == [1, 3, 4]
     assert chosen.label.to_pylist() == [0, 1, 0]
     assert chosen.ids.to_pylist() == ["a", "a", "c"]
-    with pytest.raises(UnknownRecord, match=r"2 of the ids own no row of t: 'z', ' a'.*spaces"):
+    with pytest.raises(UnknownRecord, match="2 ids own no row of t: 'z', ' a'"):
         table.mask_of(["a", "z", " a"])
     with pytest.raises(InvalidInput, match="without an id column"):
         from_arrow(data, source="t").mask_of(["a"])
@@ -269,7 +269,7 @@ def test_requests_from_files(tmp_path, name, content, ids):
 def test_requests_from_parquet_stdin_and_lists(tmp_path, monkeypatch):
     parquet.write_table(pa.table({"person": [7, 8]}), tmp_path / "r.parquet")
     assert read_ids(tmp_path / "r.parquet") == ["7", "8"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("7\n8\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf7\r\n8\n")))
     assert read_ids("-") == ["7", "8"]
     assert read_ids([7, "8", np.int64(9)]) == ["7", "8", "9"]
 

@@ -8,13 +8,13 @@ depends on deleted data. The matching two-way schema stands beside each block, i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
 
 from expunge import guarantee as algebra
-from expunge.certificate import schema
+from expunge.certificate import log, schema
 from expunge.certificate.clocks import Regime
 from expunge.certificate.commit import TreeHead
 from expunge.errors import InvalidInput
@@ -45,6 +45,15 @@ def request_commitment(salt: bytes, request_id: str) -> str:
     return hashlib.sha256(b"\x03" + salt + request_id.encode()).hexdigest()
 
 
+def batch_commitment(commitments: Iterable[str]) -> str:
+    """Root of an RFC 6962 tree whose leaf hashes are the sorted request commitments.
+
+    They serve as leaf hashes as they are: their prefix 0x03 keeps them apart from inner nodes.
+    That a request is in the batch is shown by an `expunge.certificate.log.inclusion_proof`.
+    """
+    return log.root(map(bytes.fromhex, sorted(commitments))).hex()
+
+
 def sealed_digest(annex: bytes) -> str:
     """SHA-256(0x04 ‖ annex): what a certificate says of its sealed annex."""
     return hashlib.sha256(b"\x04" + annex).hexdigest()
@@ -69,7 +78,10 @@ class Extension:
 
 @dataclass(frozen=True)
 class Request:
-    """One request of the batch; ``commitment`` from `request_commitment`, nothing personal."""
+    """One request of the batch, or many of one fate; nothing personal.
+
+    ``commitment`` is from `request_commitment`, or from `batch_commitment` of ``count`` requests.
+    """
 
     commitment: str
     regime: Regime
@@ -79,6 +91,7 @@ class Request:
     completed_at: datetime
     outcome: str = "deleted"
     extension: Extension | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -247,6 +260,7 @@ REQUEST = schema.block(
     extension=schema.optional(EXTENSION),
     completed_at=schema.TIME,
     outcome=schema.choice(OUTCOMES),
+    count=schema.unless(1, schema.integer(1)),
 )
 HEAD = schema.block(TreeHead, root=schema.DIGEST, count=schema.integer(0))
 COMMITMENTS = schema.block(

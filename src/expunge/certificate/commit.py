@@ -59,7 +59,7 @@ def row_digests(
     target: NDArray[np.float64],
     weight: NDArray[np.float64],
 ) -> Bytes:
-    """Return the SHA-256 digests of rows in canonical form.
+    """Return the SHA-256 digests (n, 32) of rows in canonical form.
 
     Dense row: ``"EXR1" ‖ "<f8d" ‖ d ‖ C`` (little-endian uint32) and then, as little-endian
     float64, the d features, the C targets, the weight. CSR row: ``"EXR1" ‖ "<f8s" ‖ d ‖ C``, the
@@ -73,10 +73,6 @@ def row_digests(
         As trained on, cast to float64.
     target : (n, C) float64
     weight : (n,) float64
-
-    Returns
-    -------
-    (n, 32) uint8
 
     Raises
     ------
@@ -212,7 +208,6 @@ class MerkleSet:
     nodes: Bytes
 
     def __post_init__(self) -> None:
-        """Count the members."""
         self.recount()
 
     def recount(self) -> None:
@@ -270,29 +265,45 @@ class MerkleSet:
         flag = self.keep if member else 1 - self.keep
         changed = int(np.count_nonzero(self.flags[positions] != flag))
         count = self.count + (changed if member else -changed)
+        hashes = self._rehashed(positions, flag)
+        root = hashes.get(1) or self.nodes[1].tobytes()
+        nodes = np.fromiter(hashes, np.int64, len(hashes))
+        values = np.frombuffer(b"".join(hashes.values()), np.uint8).reshape(-1, 32)
+        return Update(positions, member, nodes, values, TreeHead(root.hex(), count))
+
+    def require_sound(self, positions: NDArray[np.int64], leaves: Bytes | None = None) -> None:
+        """Recompute what lies between ``positions`` and the root: O(k log n).
+
+        Raises ``VerificationFailed`` (``commitments``) if it, or ``leaves`` (k, 32) there, are not
+        what is stored.
+        """
+        same = leaves is None or np.array_equal(leaves, self.leaves[positions])
+        now = self._rehashed(positions, None)
+        if not same or any(self.nodes[k].tobytes() != value for k, value in now.items()):
+            raise VerificationFailed("commitments", "the table of records is damaged")
+
+    def _rehashed(self, positions: NDArray[np.int64], flag: int | None) -> dict[int, bytes]:
+        """Return every node above ``positions`` if these have ``flag`` (None: as they are)."""
         ordered, base = np.sort(positions), 1 << self.depth
         hashes = {
             base + j: _SHA(b"\2" + self._content(j, ordered, flag)).digest()
             for j in set(_buckets(self.leaves[ordered], self.depth).tolist())
         }
-        raw = self.nodes.reshape(-1).data
-        level = set(hashes)
+        raw, level = self.nodes.reshape(-1).data, set(hashes)
         for _ in range(self.depth):
             level = {k >> 1 for k in level}
             for k in level:
                 left = hashes.get(2 * k) or raw[64 * k : 64 * k + 32]
                 right = hashes.get(2 * k + 1) or raw[64 * k + 32 : 64 * k + 64]
                 hashes[k] = _SHA(b"".join((b"\1", left, right))).digest()
-        root = hashes.get(1) or self.nodes[1].tobytes()
-        nodes = np.fromiter(hashes, np.int64, len(hashes))
-        values = np.frombuffer(b"".join(hashes.values()), np.uint8).reshape(-1, 32)
-        return Update(positions, member, nodes, values, TreeHead(root.hex(), count))
+        return hashes
 
-    def _content(self, bucket: int, positions: NDArray[np.int64], flag: int) -> bytes:
+    def _content(self, bucket: int, positions: NDArray[np.int64], flag: int | None) -> bytes:
         start, stop = int(self.offset[bucket]), int(self.offset[bucket + 1])
         flags = np.array(self.flags[start:stop])
-        i, j = positions.searchsorted(np.array((start, stop)))
-        flags[positions[i:j] - start] = flag
+        if flag is not None:
+            i, j = positions.searchsorted(np.array((start, stop)))
+            flags[positions[i:j] - start] = flag
         members: Bytes = self.leaves[start:stop][flags == self.keep]
         return members.tobytes()
 
@@ -305,12 +316,9 @@ class MerkleSet:
     def prove(self, leaf: bytes) -> SetProof:
         """Return the proof that ``leaf`` is a member, or that it is not."""
         bucket = _bucket(leaf, self.depth)
-        none = np.zeros(0, np.int64)
-        content = self._content(bucket, none, self.keep).hex()
-        siblings, k = [], (1 << self.depth) + bucket
-        while k > 1:
-            siblings.append(self.nodes[k ^ 1].tobytes().hex())
-            k >>= 1
+        content = self._content(bucket, np.zeros(0, np.int64), None).hex()
+        path = [((1 << self.depth) + bucket) >> level for level in range(self.depth)]
+        siblings = [self.nodes[k ^ 1].tobytes().hex() for k in path]
         return SetProof(
             tuple(content[i : i + 64] for i in range(0, len(content), 64)), tuple(siblings)
         )
@@ -343,9 +351,8 @@ def _verified_bucket(leaf: bytes, proof: SetProof, head: TreeHead, depth: int) -
     except (TypeError, ValueError):
         raise VerificationFailed("commitments", "the proof is not made of hex digests") from None
     if not 0 <= depth <= MAX_DEPTH or len(siblings) != depth:
-        raise VerificationFailed(
-            "commitments", f"expected {depth} siblings in the proof, got {len(siblings)}"
-        )
+        reason = f"expected {depth} siblings in the proof, got {len(siblings)}"
+        raise VerificationFailed("commitments", reason)
     if any(len(h) != 32 for h in (leaf, *content, *siblings)):
         raise VerificationFailed("commitments", "every digest in a proof must have 32 bytes")
     index = _bucket(leaf, depth)

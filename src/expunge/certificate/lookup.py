@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.certificate.commit import Bytes, bytes_of, hash_each
+from expunge.certificate.commit import Bytes, hash_each
 from expunge.errors import InvalidInput
 
 Words = NDArray[np.uint64]
@@ -27,7 +28,7 @@ def names(digests: Bytes, ids: Sequence[str] | None) -> Sequence[str]:
         return [text[i : i + 64] for i in range(0, len(text), 64)]
     if len(ids) != len(digests):
         raise InvalidInput(f"expected one id per row, got {len(ids)} ids for {len(digests)} rows")
-    return [checked(name) for name in ids]
+    return ids if {*map(type, ids)} == {str} and all(ids) else [checked(name) for name in ids]
 
 
 def checked(name: str) -> str:
@@ -67,9 +68,8 @@ def first_word(digests: Bytes) -> Words:
 
 def numbered(tags: Words) -> tuple[NDArray[np.intp], Words]:
     """Number the distinct id tags of rows: the number (k,) of every row's, and the tags (m, 2)."""
-    number: dict[bytes, int] = {}
-    person = [number.setdefault(tag, len(number)) for tag in bytes_of(tags[:, :2])]
-    return np.array(person), np.frombuffer(b"".join(number), np.uint64).reshape(-1, 2)
+    person, first = _groups(tags[:, 0], tags[:, 1])
+    return person, tags[first, :2]
 
 
 def match(
@@ -80,22 +80,32 @@ def match(
     Returns positions (−1 where there is none), which rows are unknown, and which are known but
     wanted more often than they are there.
     """
-    *there, positions = (column.tolist() for column in have)
-    pool = dict(zip(_distinct(*there), positions, strict=True))
-    wanted = list(_distinct(*(column.tolist() for column in want)))
-    chosen = np.array([pool.get(key, -1) for key in wanted], np.int64)
-    lost = chosen < 0
-    unknown = np.zeros_like(lost)
-    for i in np.flatnonzero(lost):
-        unknown[i] = wanted[i] >> 64 << 64 not in pool
-    return chosen, unknown, lost & ~unknown
+    here = len(have[0])
+    pair, _ = _groups(*(np.concatenate([a, b]) for a, b in zip(have, want, strict=False)))
+    count = np.bincount(pair[:here], minlength=int(pair.max()) + 1)
+    order = np.argsort(pair[:here], kind="stable")
+    wanted = pair[here:]
+    rank = _rank(wanted)
+    unknown, lost = count[wanted] == 0, rank >= count[wanted]
+    place = np.where(lost, 0, (np.cumsum(count) - count)[wanted] + rank)
+    return np.where(lost, -1, have[2][order][place]), unknown, lost & ~unknown
 
 
-def _distinct(persons: Sequence[int], rows: Sequence[int]) -> Iterator[int]:
-    """Yield ``person ‖ row ‖ k`` as one number for the k-th time that a pair occurs."""
-    seen: dict[int, int] = {}
-    for person, row in zip(persons, rows, strict=True):
-        pair = person << 64 | row
-        k = seen.get(pair, 0)
-        seen[pair] = k + 1
-        yield pair << 64 | k
+def _groups(high: NDArray[Any], low: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Number equal pairs alike, ascending: the number of each, and where each first occurs."""
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    number = np.empty(len(order), np.intp)
+    number[order] = np.cumsum(new) - 1
+    return number, order[new]
+
+
+def _rank(group: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return how many earlier elements are of the same group."""
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    rank = np.empty(len(group), np.intp)
+    rank[order] = np.arange(len(group)) - ordered.searchsorted(ordered)
+    return rank

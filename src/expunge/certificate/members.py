@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.certificate import commit, lookup
+from expunge.certificate import commit, lookup, stored
 from expunge.certificate.commit import Bytes, MerkleSet, TreeHead, Update
 from expunge.certificate.lookup import Words
 from expunge.errors import (
@@ -178,11 +178,18 @@ class Members:
 
         Without ids at training, the id of a record is the hex of its row digest.
         """
-        tag = lookup.tags(self.key.tobytes(), [lookup.checked(record_id)])[0]
-        i, j = self.tag.searchsorted(tag[0], "left"), self.tag.searchsorted(tag[0], "right")
-        position = self.place[i:j][self.tag_low[i:j] == tag[1]]
-        live = int(np.count_nonzero(self.retained.flags[position]))
-        return Status(live, len(position) - live)
+        live, deleted = self.standing(self.tags([lookup.checked(record_id)]))
+        return Status(int(live[0]), int(deleted[0]))
+
+    def tags(self, ids: Sequence[str]) -> Words:
+        """Return the keyed tags (n, 3) by which ids are known here; they can be reused."""
+        return lookup.tags(self.key.tobytes(), ids)
+
+    def standing(self, tags: Words) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return how many records of each of n *distinct* ids are live, and how many deleted."""
+        owner, position = self._records(tags)
+        live = np.bincount(owner[self.retained.flags[position] == 1], minlength=len(tags))
+        return live, np.bincount(owner, minlength=len(tags)) - live
 
     def salts(self, positions: _Index) -> Bytes:
         """Return the salts (k, 32) at ``positions`` (for receipts and audits), zero if deleted."""
@@ -192,10 +199,12 @@ class Members:
         """Return the leaves (k, 32) at ``positions``."""
         return np.array(self.retained.leaves[positions])
 
-    def find(self, digests: Bytes, ids: Sequence[str] | None) -> _Index:
+    def find(self, digests: Bytes, ids: Sequence[str] | None, tags: Words | None = None) -> _Index:
         """Return the positions (k,) of live records, one for every row asked for.
 
-        Costs O(k log n). Equal rows of one id get different positions.
+        Costs O(k log n). Equal rows of one id get different positions. Ids and rows are compared by
+        their keyed tags of 128 and 64 bits; :meth:`preview` recomputes the leaves themselves.
+        ``tags`` (k, 3) are those of the ids, from :meth:`tags`, where they are known already.
 
         Raises
         ------
@@ -207,9 +216,10 @@ class Members:
             If a row is asked for more often than it was trained on, or ids are given where
             there were none at training or the other way round.
         VerificationFailed
-            ``commitments``: the table does not fit its own leaves (it has been damaged).
+            ``commitments``: the table has been damaged.
         """
-        return self._search(digests, ids)[0]
+        names = self._request(digests, ids)
+        return self._search(digests, ids, self.tags(names) if tags is None else tags)[0]
 
     def preview(self, digests: Bytes, ids: Sequence[str] | None) -> Removal:
         """Return the removal of the given rows, changing nothing.
@@ -220,8 +230,13 @@ class Members:
         ------
         IncompletePerson
             If an id owns live rows that are not among those given.
+        VerificationFailed
+            ``commitments``: the table does not fit its own leaves or trees.
         """
-        positions, have, person = self._search(digests, ids)
+        names = self._request(digests, ids)
+        positions, have, person = self._search(digests, ids, self.tags(names))
+        self.retained.require_sound(positions, commit.leaves(self.salt[positions], names, digests))
+        self.deleted.require_sound(positions)
         if self.named:
             missing = have - np.bincount(person, minlength=len(have))
             if missing.any():
@@ -297,18 +312,9 @@ class Members:
         Raises
         ------
         InvalidInput
-            If an array is missing or has another type or shape than expected.
+            If an array is missing, or is not such as :meth:`to_arrays` gives.
         """
-        n, nodes = len(arrays.get("tag", ())), len(arrays.get("retained_nodes", ()))
-        for name, (dtype, shape) in _layout(n, nodes).items():
-            array = arrays.get(name)
-            if array is None or array.dtype != dtype or array.shape != shape:
-                came = "none" if array is None else f"{array.dtype}{array.shape}"
-                raise InvalidInput(
-                    f"the table of records is damaged: expected array {name!r} {dtype}{shape}, "
-                    f"got {came}; restore the sealed state from a copy"
-                )
-        plain = {name: np.asarray(array) for name, array in arrays.items()}
+        plain = stored.checked(arrays)
         shared = plain["leaf"], plain["offset"], plain["live"]
         own = ("key", "tag", "tag_low", "place", "salt", "row", "training")
         return cls(
@@ -321,11 +327,9 @@ class Members:
     # --- search ---------------------------------------------------------------------------------
 
     def _search(
-        self, digests: Bytes, ids: Sequence[str] | None
+        self, digests: Bytes, ids: Sequence[str] | None, tags: Words
     ) -> tuple[_Index, NDArray[np.intp], NDArray[np.intp]]:
         """Return positions (k,), live records per person (m,), and the person of each row (k,)."""
-        names = self._request(digests, ids)
-        tags = lookup.tags(self.key.tobytes(), names)
         person, distinct = lookup.numbered(tags)
         owner, position = self._records(distinct)
         total = np.bincount(owner, minlength=len(distinct))
@@ -341,9 +345,6 @@ class Members:
         spent = surplus & (self.named | (np.bincount(person) > total)[person])
         lookup.refuse(spent, ids, InvalidInput, "is asked for more often than it was trained on")
         lookup.refuse(surplus, ids, AlreadyDeleted, "has been deleted before")
-        expected = commit.leaves(self.salt[found], names, digests)
-        if not np.array_equal(expected, self.retained.leaves[found]):
-            raise VerificationFailed("commitments", "the table of records is damaged")
         return found, have, person
 
     def _request(self, digests: Bytes, ids: Sequence[str] | None) -> Sequence[str]:
@@ -362,23 +363,7 @@ class Members:
         owner = np.repeat(np.arange(len(tags)), length)
         index = np.arange(len(owner)) + np.repeat(start - (np.cumsum(length) - length), length)
         same = self.tag_low[index] == tags[owner, 1]
-        return owner[same], self.place[index[same]]
-
-
-def _layout(n: int, nodes: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    byte, word, index = np.dtype(np.uint8), np.dtype(np.uint64), np.dtype(np.int64)
-    return {
-        "key": (byte, (32,)),
-        "named": (byte, (1,)),
-        "tag": (word, (n,)),
-        "tag_low": (word, (n,)),
-        "place": (index, (n,)),
-        "salt": (byte, (n, 32)),
-        "row": (word, (n,)),
-        "training": (byte, (32,)),
-        "leaf": (byte, (n, 32)),
-        "offset": (index, (nodes // 2 + 1,)),
-        "live": (byte, (n,)),
-        "retained_nodes": (byte, (nodes, 32)),
-        "deleted_nodes": (byte, (nodes, 32)),
-    }
+        position = self.place[index[same]]
+        if not ((position >= 0) & (position < len(self.tag))).all():
+            raise VerificationFailed("commitments", "the table of records is damaged")
+        return owner[same], position

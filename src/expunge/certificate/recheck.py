@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from expunge import modelfile
 from expunge.certificate import algebra, log
+from expunge.certificate.blocks import Request
 from expunge.certificate.checks import Check, Report, Verdict, judge, unchecked
 from expunge.certificate.envelope import IN_TOTO, Envelope, verify_signatures
 from expunge.certificate.keys import PublicKey
+from expunge.certificate.plain import quoted, some
 from expunge.certificate.policy import Policy
 from expunge.certificate.residual import Rows
 from expunge.certificate.sealed import Sealed, recheck_sealed
@@ -65,6 +67,9 @@ class Outside:
         From the log, against a root that the checker trusts.
     lineage, request : str or None
         The lineage, and the request commitment, that the certificate is shown for.
+    membership : (index, path) or None
+        Proof that the request is in a batch: its place among the sorted commitments, and the hashes
+        of `expunge.certificate.log.inclusion_proof`.
     tags : collection of str or None
         Noise tags of all other releases of the lineage.
     """
@@ -76,6 +81,7 @@ class Outside:
     inclusion: Inclusion | None = None
     lineage: str | None = None
     request: str | None = None
+    membership: tuple[int, log.Proof] | None = None
     tags: Collection[str] | None = None
 
 
@@ -133,7 +139,7 @@ def _open(raw: bytes, outside: Outside) -> tuple[list[Check], Certificate | None
         return [judge(error.check, [error.reason])], None
     checks = [_signature(envelope, outside)]
     right = envelope.payload_type == IN_TOTO
-    faults = [] if right else [f"expected {IN_TOTO}, got {envelope.payload_type}"]
+    faults = [] if right else [f"expected {IN_TOTO}, got {quoted(envelope.payload_type)}"]
     checks.append(judge("type", faults))
     if any(check.verdict is Verdict.FAIL for check in checks):
         return checks, None
@@ -143,8 +149,8 @@ def _open(raw: bytes, outside: Outside) -> tuple[list[Check], Certificate | None
         if error.check == "schemaVersion":
             return [*checks, unchecked("schema", f"not recheckable: {error.reason}")], None
         return [*checks, judge(error.check, [error.reason])], None
-    unknown = ", ".join(certificate.unknown)
-    note = f"unknown fields ignored: {unknown}" if unknown else ""
+    unknown = certificate.unknown
+    note = f"unknown fields ignored: {some(unknown)}" if unknown else ""
     return [*checks, judge("schema", [], note)], certificate
 
 
@@ -194,11 +200,24 @@ def _replay(certificate: Certificate, outside: Outside) -> Check:
     faults = []
     if outside.lineage not in (None, certificate.budget.lineage):
         faults.append("it belongs to another lineage")
-    if outside.request is not None and outside.request not in {
-        request.commitment for request in certificate.requests
-    }:
+    asked, requests = outside.request, certificate.requests
+    if asked is not None and not any(_answers(it, asked, outside.membership) for it in requests):
+        if not faults and outside.membership is None and any(it.count > 1 for it in requests):
+            return unchecked("replay", "no proof was given that the request is in its batch")
         faults.append("it does not answer this request")
     return judge("replay", faults)
+
+
+def _answers(request: Request, asked: str, membership: tuple[int, log.Proof] | None) -> bool:
+    if request.count == 1 or membership is None:
+        return request.count == 1 and request.commitment == asked
+    index, path = membership
+    leaf, root = bytes.fromhex(asked), bytes.fromhex(request.commitment)
+    try:
+        log.verify_inclusion(leaf, index, request.count, path, root)
+    except VerificationFailed:
+        return False
+    return True
 
 
 def _tag(certificate: Certificate, tags: Collection[str] | None) -> Check:

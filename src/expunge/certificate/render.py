@@ -11,6 +11,7 @@ import textwrap
 from expunge.certificate import words
 from expunge.certificate.checks import Report
 from expunge.certificate.page import page
+from expunge.certificate.plain import printable
 from expunge.certificate.sections import Section, banners, sections
 from expunge.certificate.statement import Certificate
 
@@ -27,7 +28,7 @@ def terminal(certificate: Certificate, report: Report | None = None, width: int 
         lines += ["!" * width, *textwrap.wrap(banner, width), "!" * width, ""]
     for section in sections(certificate, report):
         lines += [*_section(section, width), ""]
-    return _printable("\n".join(lines))
+    return "\n".join(map(printable, lines))
 
 
 def _line(certificate: Certificate) -> str:
@@ -55,8 +56,3 @@ def _wrap(text: str, width: int, first: str) -> list[str]:
         subsequent_indent=" " * len(first),
         break_on_hyphens=False,
     )
-
-
-def _printable(text: str) -> str:
-    plain = text.replace("\u00a0", " ")
-    return "".join(c if c == "\n" or c.isprintable() else "�" for c in plain)

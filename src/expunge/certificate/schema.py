@@ -9,32 +9,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NoReturn
 
 from expunge.certificate import decimals
+from expunge.certificate.plain import quoted
 from expunge.errors import InvalidInput, VerificationFailed
 
 Unknown = list[str]
 LARGEST = 2**53
+NEEDED = object()
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _GRID = re.compile(r"2\^(0|-?[1-9][0-9]{0,3})")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How one JSON value is read (value, path, list of unknown fields) and written."""
+    """How one JSON value is read (value, path, list of unknown fields) and written.
+
+    A field whose value is ``default`` is left out of its object.
+    """
 
     read: Callable[[Any, str, Unknown], Any]
     write: Callable[[Any], Any] = lambda value: value
+    default: Any = NEEDED
 
 
 def fault(path: str, expected: str, value: object) -> NoReturn:
     """Raise `VerificationFailed` of the check ``schema`` for the field at ``path``."""
-    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
-    raise VerificationFailed("schema", f"{path}: expected {expected}, got {shown}")
+    raise VerificationFailed("schema", f"{path}: expected {expected}, got {quoted(value)}")
 
 
 @cache
@@ -91,6 +96,11 @@ def optional(kind: Kind) -> Kind:
     )
 
 
+def unless(default: Any, kind: Kind) -> Kind:
+    """``kind``, in a field that is left out where its value is ``default``."""
+    return replace(kind, default=default)
+
+
 def many(kind: Kind, least: int = 0) -> Kind:
     """A list of at least ``least`` values, read as a tuple."""
 
@@ -105,15 +115,19 @@ def many(kind: Kind, least: int = 0) -> Kind:
 def read_fields(
     value: Any, fields: Mapping[str, Kind], path: str, unknown: Unknown
 ) -> dict[str, Any]:
-    """Read an object whose keys are ``fields``; all must be there, others go to ``unknown``."""
+    """Read an object whose keys are ``fields``; others go to ``unknown``.
+
+    All must be there but those with a default.
+    """
     if not isinstance(value, dict):
         fault(path, "an object", value)
-    for name in fields:
-        if name not in value:
+    for name, kind in fields.items():
+        if name not in value and kind.default is NEEDED:
             raise VerificationFailed("schema", f"{path}: the field {name!r} is missing")
     unknown.extend(f"{path}.{name}" for name in sorted(value.keys() - fields.keys()))
     return {
-        name: kind.read(value[name], f"{path}.{name}", unknown) for name, kind in fields.items()
+        name: kind.read(value[name], f"{path}.{name}", unknown) if name in value else kind.default
+        for name, kind in fields.items()
     }
 
 
@@ -129,7 +143,10 @@ def block(cls: type, names: Mapping[str, str] | None = None, /, **kinds: Kind) -
             raise VerificationFailed("schema", f"{path}: {error}") from error
 
     def write(instance: Any) -> dict[str, Any]:
-        return {keys[f]: kind.write(getattr(instance, f)) for f, kind in kinds.items()}
+        values = {field: getattr(instance, field) for field in kinds}
+        return {
+            keys[f]: kind.write(values[f]) for f, kind in kinds.items() if values[f] != kind.default
+        }
 
     return Kind(read, write)
 
@@ -157,7 +174,7 @@ def print_time(value: datetime) -> str:
     """RFC 3339 in UTC with whole seconds."""
     if value.tzinfo is None:
         raise InvalidInput("times need a time zone, got a naive datetime")
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def _read_time(value: Any, path: str, unknown: Unknown) -> datetime:

@@ -10,6 +10,7 @@ from datetime import datetime
 from expunge.certificate import decimals, words
 from expunge.certificate.blocks import Request
 from expunge.certificate.checks import Check, Report
+from expunge.certificate.plain import LONGEST, printable, some
 from expunge.certificate.statement import Certificate
 from expunge.guarantee import Grade, Tag
 
@@ -59,15 +60,17 @@ def _asked(certificate: Certificate) -> Section:
     requests, title = certificate.requests, "What was asked, and when"
     if not requests:
         return Section(1, title, ("No request is recorded with this deletion.",))
-    if len(requests) <= SHOWN_REQUESTS:
+    if certificate.asked == len(requests) <= SHOWN_REQUESTS:
         return Section(1, title, facts=tuple(map(_request, requests)))
-    outcomes = Counter(words.OUTCOMES[request.outcome] for request in requests)
-    late = sum(_late(request) for request in requests)
+    outcomes = Counter[str]()
+    for request in requests:
+        outcomes[words.OUTCOMES[request.outcome]] += request.count
+    late = sum(request.count for request in requests if _late(request))
     facts = [
-        ("Requests", words.count(len(requests), "request")),
+        ("Requests", words.count(certificate.asked, "request")),
         ("Received", _span([request.received_at for request in requests])),
         ("Completed", _span([request.completed_at for request in requests])),
-        ("Outcome", ", ".join(f"{number} {name}" for name, number in outcomes.items())),
+        ("Outcome", ", ".join(f"{number:,} {name}" for name, number in outcomes.items())),
     ]
     due = [request.due_at for request in requests if request.due_at is not None]
     if due:
@@ -186,7 +189,8 @@ def _technical(certificate: Certificate) -> Section:
     numbers = {"ε": guarantee.epsilon, "δ": guarantee.delta, "μ": guarantee.mu}
     claim = [(name, decimals.up(it, 4)) for name, it in numbers.items() if it is not None]
     algorithm, trees, noise = certificate.algorithm, certificate.commitments, certificate.noise
-    parameters = ", ".join(f"{key} {value}" for key, value in sorted(algorithm.parameters.items()))
+    values = (f"{key} {value}" for key, value in sorted(algorithm.parameters.items()))
+    parameters = ", ".join(printable(value)[:LONGEST] for value in values)
     facts = [
         ("Claim", f"{guarantee.kind}: " + ", ".join(f"{name} = {it}" for name, it in claim)),
         ("σ, shift", f"{decimals.down(evidence.sigma, 4)}, {decimals.up(evidence.shift, 4)}"),
@@ -202,5 +206,5 @@ def _technical(certificate: Certificate) -> Section:
         ("Deleted root", trees.deleted.root),
     ]
     if certificate.unknown:
-        facts.append(("Fields not understood", ", ".join(certificate.unknown)))
+        facts.append(("Fields not understood", some(certificate.unknown)))
     return Section(8, "Technical block", facts=tuple(facts))

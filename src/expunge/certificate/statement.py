@@ -39,6 +39,7 @@ from expunge.certificate.blocks import (
     Request,
     Scope,
     Subject,
+    batch_commitment,
     request_commitment,
     sealed_digest,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Scope",
     "Subject",
     "TreeHead",
+    "batch_commitment",
     "request_commitment",
     "sealed_digest",
 ]
@@ -203,6 +205,11 @@ class Certificate(_Signed):
     non_claims: tuple[str, ...]
     payload: bytes = field(repr=False)
     unknown: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> int:
+        """Number of requests."""
+        return sum(request.count for request in self.requests)
 
     @property
     def guarantee(self) -> Guarantee:

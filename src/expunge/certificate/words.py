@@ -63,13 +63,6 @@ NOT_COVERED = {
     "notLegalAdvice": "This page is not legal advice and takes no position on any law",
 }
 
-TAGS = {
-    "enforced": "enforced by the program",
-    "measured": "measured with an error bound",
-    "proved": "follows from a theorem",
-    "assumed": "ASSUMED, not checked",
-}
-
 VIEWS = {
     View.afterOnly: "sees one model published after the deletion",
     View.transcript: "sees every model published since the deletion",
@@ -159,6 +152,11 @@ def coverage(guarantee: Guarantee) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun: ``1 record``, ``2,000 records``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def people(number: int) -> str:
+    """How many people: ``1 person``, ``2,000 people``."""
+    return f"{number:,} people" if number != 1 else "1 person"
 
 
 def day(moment: datetime) -> str:

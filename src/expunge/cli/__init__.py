@@ -5,21 +5,27 @@ Nothing is computed here, and nothing heavy is imported before a command runs.
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 
 import click
 
 from expunge import __version__
-from expunge.cli.checks import status, verify
+from expunge.certificate.plain import printable
+from expunge.cli import checks
 from expunge.cli.deletion import forget, retrain
 from expunge.cli.demonstration import demo
 from expunge.cli.keys import keys
+from expunge.cli.show import DONE, WRONG, NotPrinted, result, silence
 from expunge.cli.training import schema, train
-from expunge.errors import ExpungeError
+from expunge.errors import ExpungeError, Unfinished
 
-WRONG = 2
 INTERRUPTED = 130
+DEBUG = "EXPUNGE_DEBUG"
 
 
 @click.group(
@@ -41,35 +47,56 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (keys, schema, train, forget, retrain, verify, status, demo):
+for _command in (keys, schema, train, forget, retrain, checks.verify, checks.status, demo):
     cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 done, 1 or 3 as `verify` says, 2 for an error (one line)."""
+    """Run one command and exit.
+
+    Exit status: 0 done, 1 or 3 as `verify` says, 2 for an error (one line; nothing has changed), 4
+    if it is done but something went wrong afterwards, such as printing the result.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     try:
-        result = cli.main(arguments, prog_name="expunge", standalone_mode=False)
-        sys.stdout.flush()
+        status = cli.main(arguments, prog_name="expunge", standalone_mode=False)
+        with result():
+            return status if isinstance(status, int) else 0
+    except NotPrinted as error:
+        return _fail(error.message, error.status)
     except click.ClickException as error:
         return _fail(error.format_message())
+    except Unfinished as error:
+        return _fail(str(error), DONE)
     except ExpungeError as error:
         return _fail(str(error))
-    except BrokenPipeError:
-        sys.stderr.close()
+    except (BrokenPipeError, SystemExit):
+        silence()
         return WRONG
     except OSError as error:
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        if error.filename is None:
+            silence()
+        return _fail(f"{error.filename or 'a file or the output'}: {error.strerror or error}")
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
-    return result if isinstance(result, int) else 0
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        return _fail(
+            f"{type(error).__name__}: something that was given is damaged, or this is a bug in "
+            f"expunge: please report it (with {DEBUG}=1 it says more)"
+        )
 
 
 def _fail(message: str, status: int = WRONG) -> int:
-    line = "".join(c if c.isprintable() else "�" for c in " ".join(message.split()))
-    click.echo(f"expunge: {line}", err=True)
+    if message:
+        with suppress(OSError):
+            click.echo(f"expunge: {printable(' '.join(message.split()))}", err=True)
     return status

@@ -14,6 +14,9 @@ data = click.argument("data", type=PATH)
 other_data = click.option(
     "--data", type=PATH, help="The table of people, if it is not where the training found it."
 )
+keys = click.option(
+    "--keys", type=PATH, help="The directory of keys, if it is not where the training found it."
+)
 seed = click.option(
     "--seed", type=click.IntRange(min=0), help="Repeatable noise, for tests: not for production."
 )

@@ -9,10 +9,22 @@ import click
 
 from expunge.cli import arguments
 from expunge.cli.arguments import PATH
-from expunge.cli.show import FOR_TESTS, console, facts, headline, note, progress, promise, seconds
+from expunge.cli.show import (
+    facts,
+    headline,
+    line,
+    progress,
+    promise,
+    result,
+    seconds,
+    warnings,
+    witness,
+)
 
 if TYPE_CHECKING:
-    from expunge.folder.operations import Forgotten
+    from rich.console import Console
+
+    from expunge.folder.operations import Forgotten, Retrained
 
 REGIMES = ("gdpr", "ccpa", "deleteAct", "none")
 
@@ -22,6 +34,7 @@ REGIMES = ("gdpr", "ccpa", "deleteAct", "none")
 @click.option("--ids", type=PATH, metavar="FILE", help="File with ids; - for standard input.")
 @click.option("--id", "single", multiple=True, metavar="X", help="An id; may be repeated.")
 @arguments.other_data
+@arguments.keys
 @click.option("--regime", type=click.Choice(REGIMES), default="none", show_default=True)
 @click.option("--basis", multiple=True, help="Paragraph of the request, such as 17(1)(b).")
 @click.option("--received", metavar="DATE", help="When the requests came; now, if left out.")
@@ -31,6 +44,7 @@ def forget(
     ids: Path | None,
     single: tuple[str, ...],
     data: Path | None,
+    keys: Path | None,
     regime: str,
     basis: tuple[str, ...],
     received: str | None,
@@ -50,23 +64,26 @@ def forget(
             folder,
             people,
             data=data,
+            keys=keys,
             asked=Asked(Regime(regime), basis, since),
             seed=seed,
             passphrase=arguments.passphrase,
             progress=report,
         )
-    _show(forgotten)
+    with result(
+        f"the deletion HAS happened, its certificate is {forgotten.certificate_path}"
+    ) as screen:
+        _show(screen, forgotten)
 
 
-def _show(forgotten: Forgotten) -> None:
-    from expunge.certificate.words import count
+def _show(screen: Console, forgotten: Forgotten) -> None:
+    from expunge.certificate.words import count, people
 
-    screen, certificate = console(), forgotten.certificate
+    certificate = forgotten.certificate
     retained = certificate.commitments.retained.count
-    people = "1 person" if forgotten.people == 1 else f"{forgotten.people:,} people"
     headline(
         screen,
-        f"Deleted {people}, {count(forgotten.records, 'record')}; "
+        f"Deleted {people(forgotten.people)}, {count(forgotten.records, 'record')}; "
         f"{count(retained, 'record')} retained.",
     )
     rows = [
@@ -74,32 +91,49 @@ def _show(forgotten: Forgotten) -> None:
         ("Page", str(forgotten.page_path)),
         *promise(certificate.guarantee, certificate.grade),
         ("Releases left", f"{forgotten.releases_left:,}"),
-        ("Time", f"{seconds(forgotten.seconds)} for the deletion itself"),
+        (
+            "Time",
+            f"{seconds(forgotten.seconds)} for the deletion itself, {seconds(forgotten.total)} "
+            "with reading and checking the data",
+        ),
     ]
     facts(screen, rows)
-    if not certificate.production:
-        note(screen, FOR_TESTS)
+    warnings(screen, certificate.guarantee, production=certificate.production)
+    line(screen, f"Their rows are still in {forgotten.data}: delete them there.")
+    witness(screen, forgotten.proof_path)
 
 
 @click.command()
 @arguments.folder
 @arguments.other_data
+@arguments.keys
 @arguments.seed
-def retrain(folder: Path, data: Path | None, seed: int | None) -> None:
+def retrain(folder: Path, data: Path | None, keys: Path | None, seed: int | None) -> None:
     """Train FOLDER's model from scratch on what is retained, as its next release."""
     from expunge.folder.operations import retrain
 
     with progress() as report:
         done = retrain(
-            folder, data=data, seed=seed, passphrase=arguments.passphrase, progress=report
+            folder,
+            data=data,
+            keys=keys,
+            seed=seed,
+            passphrase=arguments.passphrase,
+            progress=report,
         )
-    screen = console()
-    headline(screen, f"Retrained on the {done.records:,} retained records.")
+    with result(f"the retrain HAS happened, its statement is {done.statement_path}") as screen:
+        _show_retrained(screen, done)
+
+
+def _show_retrained(screen: Console, done: Retrained) -> None:
+    from expunge.certificate.words import count
+
+    headline(screen, f"Retrained on the {count(done.records, 'retained record')}.")
     rows = [
         ("Statement", str(done.statement_path)),
         ("Releases left", f"{done.releases_left:,}"),
         ("Time", f"{seconds(done.seconds)} for the fit"),
     ]
     facts(screen, rows)
-    if not done.statement.production:
-        note(screen, FOR_TESTS)
+    warnings(screen, done.guarantee, production=done.statement.production)
+    witness(screen, done.proof_path)

@@ -10,18 +10,22 @@ import click
 from expunge.cli import arguments
 from expunge.cli.arguments import PATH
 from expunge.cli.show import (
-    FOR_TESTS,
     LEARNED,
-    console,
     facts,
     headline,
+    line,
     note,
     progress,
     promise,
+    result,
     seconds,
+    warnings,
+    witness,
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from expunge.folder.operations import Trained
 
 
@@ -40,10 +44,12 @@ def schema(data: Path, label: str, identifier: str, output: Path | None) -> None
         raise click.UsageError(f"{output} exists; name another file")
     text = template(read(data, label=label, identifier=identifier))
     if output is None:
-        click.echo(text, nl=False)
+        with result():
+            click.echo(text, nl=False)
     else:
         write(output, text.encode())
-        click.echo(f"Template written to {output}: edit it, then train with --schema {output}")
+        with result(f"the template is in {output}") as screen:
+            line(screen, f"Template written to {output}: edit it, then train with --schema.")
 
 
 @click.command()
@@ -72,22 +78,26 @@ def train(data: Path, out: Path, **choices: Any) -> None:
         trained = train(
             data, out, Training(**choices), passphrase=arguments.passphrase, progress=report
         )
-    _show(trained)
+    with result(f"the model folder {out} HAS been made") as screen:
+        _show(screen, trained)
 
 
-def _show(trained: Trained) -> None:
-    screen, policy = console(), trained.policy
+def _show(screen: Console, trained: Trained) -> None:
+    from expunge.certificate.words import count, people
+
+    policy = trained.policy
     kind = "numbers" if policy.classes is None else f"{len(policy.classes)} classes"
-    headline(screen, f"Trained on {trained.records:,} records of {trained.people:,} people.")
+    records, owners = count(trained.records, "record"), people(trained.people)
+    headline(screen, f"Trained on {records} of {owners}.")
     rows = [
         ("Folder", str(trained.folder)),
-        ("Model", f"{policy.loss}, {policy.features} encoded features, {kind}"),
+        ("Model", f"{policy.loss}, {count(policy.features, 'encoded feature')}, {kind}"),
         *promise(trained.guarantee, trained.grade),
         ("Time", f"{seconds(trained.seconds)} for the fit"),
     ]
     facts(screen, rows)
     if policy.feature_map_tag == "assumed":
         note(screen, LEARNED)
-    if not trained.statement.production:
-        note(screen, FOR_TESTS)
-    screen.print(f"Next: expunge forget {trained.folder} --id ID", markup=False)
+    warnings(screen, trained.guarantee, production=trained.statement.production)
+    witness(screen, trained.proof_path)
+    line(screen, f"Next: expunge forget {trained.folder} --id ID")

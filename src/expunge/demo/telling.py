@@ -69,7 +69,7 @@ def summary(report: Report, console: Console) -> None:
     for k, certificate in enumerate(report.certificates):
         table.add_row(
             str(certificate.budget.release),
-            f"{len(certificate.requests):,}",
+            f"{certificate.asked:,}",
             f"{report.records[k]:,}",
             brief(report.epsilon(certified[k])),
             brief(report.epsilon(realised[k])),

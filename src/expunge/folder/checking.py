@@ -7,11 +7,13 @@ the folder agrees with itself. A key counts if it was valid when the statement s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from expunge import regular
 from expunge.certificate import log
 from expunge.certificate.checks import Check, Report, judge, unchecked
 from expunge.certificate.envelope import Envelope
@@ -21,6 +23,8 @@ from expunge.certificate.sealed import Sealed
 from expunge.certificate.statement import Certificate, Release
 from expunge.certificate.trust import Role, TrustPolicy
 from expunge.errors import (
+    MALFORMED,
+    AlreadyDeleted,
     ExpungeError,
     InvalidInput,
     RetainedMismatch,
@@ -55,6 +59,17 @@ class Given:
 
 
 NOTHING = Given()
+
+
+@dataclass(frozen=True)
+class Session:
+    """One check of a folder: whose keys count, what was given, when, the log's noise ``tags``."""
+
+    store: Folder
+    trust: TrustPolicy
+    given: Given
+    now: datetime
+    tags: list[str] | None
 
 
 @dataclass(frozen=True)
@@ -108,17 +123,19 @@ def check_certificate(
         If something that was given cannot be read. A check that fails is never an exception.
     """
     home = folder or _home(path)
-    raw = read_given(path)
+    raw = read_given(path, regular.STATEMENT)
     now = now or datetime.now(UTC)
     if home is None:
         if given.retained is not None:
             raise InvalidInput("retained data are checked with the sealed state: give the folder")
         return _alone(path, raw, given, now)
     with opened(home, public=True) as store:
-        trust = trust_of(store, given)
-        checks = log_checks(store, trust, given, now)
-        tags = _tags(store)
-        report, certificate = check_one(store, path, raw, trust, given, now, tags)
+        session = Session(store, trust_of(store, given), given, now, _tags(store))
+        checks = log_checks(session)
+        model = None if given.model is None else read_given(given.model, regular.LARGE)
+        if model is None and given.retained is not None:
+            model = store.read(layout.MODEL)
+        report, certificate = check_one(session, path, raw, model)
     return Checked(
         f"certificate {path.name}",
         Report((*report.checks, *checks), report.level),
@@ -129,15 +146,10 @@ def check_certificate(
 
 
 def check_one(
-    store: Folder,
-    path: Path,
-    raw: bytes,
-    trust: TrustPolicy,
-    given: Given,
-    now: datetime,
-    tags: list[str] | None,
+    session: Session, path: Path, raw: bytes, model: bytes | None
 ) -> tuple[Report, Certificate | None]:
-    """Recheck a certificate with what its folder knows: policy, log, noise ``tags`` of the log."""
+    """Recheck the certificate at ``path`` with what its folder knows; ``model``: for level b."""
+    store, trust, now = session.store, session.trust, session.now
     certificate = parsed(raw)
     lineage = store.policy.lineage
     proof = beside(path, ".proof.json")
@@ -152,12 +164,9 @@ def check_one(
         policy=store.ledger.entry(0).envelope.payload,
         inclusion=inclusion,
         lineage=lineage,
-        tags=None if tags is None else others(tags, tag),
+        tags=None if session.tags is None else others(session.tags, tag),
     )
-    model = given.model
-    if model is None and given.retained is not None:
-        model = store.place.at(layout.MODEL)
-    sealed, unlike = open_sealed(store, certificate, given.retained)
+    sealed, unlike = open_sealed(store, certificate, session.given.retained)
     return _recheck(raw, outside, model, sealed, [*fault, *unlike]), certificate
 
 
@@ -179,16 +188,21 @@ def _alone(path: Path, raw: bytes, given: Given, now: datetime) -> Checked:
         inclusion=inclusion,
     )
     faults += _held(given.checkpoint, inclusion, origin, trust, now)
-    report = _recheck(raw, outside, given.model, None, faults)
+    model = None if given.model is None else read_given(given.model, regular.LARGE)
+    report = _recheck(raw, outside, model, None, faults)
     production = certificate is None or certificate.production
     return Checked(f"certificate {path.name}", report, certificate, production, own_keys=False)
 
 
 def _recheck(
-    raw: bytes, outside: Outside, model: Path | None, sealed: Sealed | None, found: Sequence[Check]
+    raw: bytes,
+    outside: Outside,
+    model: bytes | None,
+    sealed: Sealed | None,
+    found: Sequence[Check],
 ) -> Report:
     """Recheck, with the checks that were made on the way in place of those of the same name."""
-    files = None if model is None else {layout.MODEL: read_given(model)}
+    files = None if model is None else {layout.MODEL: model}
     report = recheck(raw, outside, files, sealed)
     names = {check.name for check in found}
     rest = [check for check in report.checks if check.name not in names]
@@ -203,14 +217,18 @@ def open_sealed(
         return None, []
     try:
         return sealed_for(store, release, data), []
-    except (RetainedMismatch, UnknownRecord) as error:
-        return None, [judge("commitments", [str(error)])]
+    except (RetainedMismatch, UnknownRecord, AlreadyDeleted):
+        count = release.commitments.retained.count
+        fault = f"the data given are not the {count} rows that the certificate counts as retained"
+        return None, [judge("commitments", [fault])]
 
 
-def log_checks(store: Folder, trust: TrustPolicy, given: Given, now: datetime) -> list[Check]:
+def log_checks(session: Session) -> list[Check]:
     """Check the whole log of a folder: one check for every fault, or one that it has none."""
+    store, trust, given = session.store, session.trust, session.given
     held = None if given.checkpoint is None else read_checkpoint(given.checkpoint)
-    faults = store.ledger.faults(_keys(trust, Role.issuer, None), log_key(store, trust, now), held)
+    key = log_key(store, trust, session.now)
+    faults = store.ledger.faults(_keys(trust, Role.issuer, None), key, held)
     if faults:
         return [judge(fault.name, [fault.reason]) for fault in faults]
     entries = f"{len(store.ledger)} entries"
@@ -304,7 +322,7 @@ def parsed(raw: bytes) -> Certificate | None:
     """Return the certificate in an envelope, unchecked, or None if there is none."""
     try:
         return Certificate.from_payload(Envelope.from_json(raw).payload)
-    except VerificationFailed:
+    except (VerificationFailed, *MALFORMED):
         return None
 
 
@@ -318,13 +336,16 @@ def _payload(raw: bytes) -> bytes | None:
 def beside(path: Path, suffix: str) -> bytes | None:
     """Return the content of the file called as ``path`` up to its first dot, with ``suffix``."""
     found = path.with_name(path.name.split(".")[0] + suffix)
-    return found.read_bytes() if found.is_file() else None
-
-
-def read_given(path: Path) -> bytes:
-    """Return the content of a file that the checker named."""
     try:
-        return path.read_bytes()
+        return regular.read(found, regular.STATEMENT) if os.path.lexists(found) else None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {found}: {error.strerror}") from error
+
+
+def read_given(path: Path, limit: int) -> bytes:
+    """Return the content of a file that the checker named, whose links are the checker's own."""
+    try:
+        return regular.read(Path(os.path.realpath(path)), limit)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
 
@@ -337,14 +358,14 @@ def trust_of(store: Folder, given: Given) -> TrustPolicy:
 def read_trust(path: Path) -> TrustPolicy:
     """Read a trust policy; raise ``InvalidInput`` if it is none."""
     try:
-        return TrustPolicy.from_json(read_given(path))
-    except ExpungeError as error:
+        return TrustPolicy.from_json(read_given(path, regular.SMALL))
+    except (ExpungeError, *MALFORMED) as error:
         raise InvalidInput(f"{path} is no trust policy: {error}") from error
 
 
 def read_checkpoint(path: Path) -> str:
     """Read a checkpoint note, by itself or out of a proof file."""
-    content = read_given(path)
+    content = read_given(path, regular.STATEMENT)
     try:
         if content.lstrip().startswith(b"{"):
             return InclusionProof.from_json(content).checkpoint

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from expunge.certificate.plain import quoted
 from expunge.errors import InvalidInput
 from expunge.folder.files import closest, some
 from expunge.folder.values import Place, canonical_category, text_of, to_categories, to_numbers
@@ -121,7 +122,7 @@ class Category:
         if text is None:
             return f"{where} is missing; declare `missing = true` for the column, or fill it in"
         return (
-            f"{where} is {text!r}, which is not one of the {len(self.categories)} declared "
+            f"{where} is {quoted(text)}, which is not one of the {len(self.categories)} declared "
             f"categories.{closest(text, self.categories)} Correct it, add it to `categories`, or "
             "declare `other = true`"
         )
@@ -153,7 +154,7 @@ def require_keys(
 ) -> None:
     """Raise `InvalidInput` unless `given` has the `needed` keys and no strange ones."""
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"{what} must be a table of settings, got {given!r}")
+        raise InvalidInput(f"{what} must be a table of settings, got {quoted(given)}")
     known = (*needed, *optional)
     strange = [key for key in given if key not in known]
     if strange:
@@ -170,7 +171,7 @@ def column_from(name: Any, options: Any) -> Number | Category:
     """Read one column's settings, from a schema or from the policy's JSON."""
     what = f"column {name!r}"
     if not isinstance(name, str) or not name:
-        raise InvalidInput(f"a column's name must be a text that is not empty, got {name!r}")
+        raise InvalidInput(f"a column's name must be a text that is not empty, got {quoted(name)}")
     kind = options.get("type") if isinstance(options, Mapping) else options
     if kind == "number":
         require_keys(options, what, ("type",), ("center", "scale", "fill"))
@@ -191,7 +192,7 @@ def column_from(name: Any, options: Any) -> Number | Category:
         if not all(isinstance(flag, bool) for flag in flags):
             raise InvalidInput(f"{what}: `other` and `missing` must be true or false")
         return Category(name, tuple(str(canonical_category(text)) for text in texts), *flags)
-    raise InvalidInput(f"{what} must have type 'number' or 'category', got {kind!r}")
+    raise InvalidInput(f"{what} must have type 'number' or 'category', got {quoted(kind)}")
 
 
 def optional_real(options: Mapping[str, Any], key: str, what: str) -> float | None:
@@ -204,4 +205,4 @@ def optional_real(options: Mapping[str, Any], key: str, what: str) -> float | No
             raise TypeError
         return float(value)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{what}: `{key}` must be a number, got {value!r}") from None
+        raise InvalidInput(f"{what}: `{key}` must be a number, got {quoted(value)}") from None

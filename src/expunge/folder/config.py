@@ -33,11 +33,18 @@ class Config:
         """Read ``config.json``; raise ``FolderProblem`` if it is damaged or of another version."""
         try:
             found = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FolderProblem(f"config.json is not JSON ({error}); restore it") from None
         names = {field.name for field in fields(cls)}
         if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
             raise FolderProblem(f"config.json is not of format {FORMAT}; restore it")
-        if set(found) != names or not all(isinstance(value, str) for value in found.values()):
+        if set(found) != names or not all(map(_is_text, found.values())):
             raise FolderProblem(f"config.json must have the texts {', '.join(sorted(names))}")
         return cls(**found)
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is a text that can be printed and name a file."""
+    return isinstance(value, str) and not any(
+        character == "\0" or "\ud800" <= character <= "\udfff" for character in value
+    )

@@ -42,7 +42,7 @@ def locked(directory: Path, wait: float = WAIT_SECONDS) -> Iterator[None]:
     FolderProblem
         If another process holds it for longer than ``wait`` seconds.
     """
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         end = time.monotonic() + wait
         while not _try_lock(descriptor):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from expunge.certificate.plain import quoted
 from expunge.errors import InvalidInput
 from expunge.folder.columns import (
     Category,
@@ -66,9 +67,14 @@ class Encoding:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         twice = [n for i, n in enumerate(names) if n in names[:i] or n in self.ignored]
-        if not names or twice:
-            problem = f"{some(twice)} more than once" if twice else "no feature columns"
-            raise InvalidInput(f"the encoding has {problem}; name every column once")
+        if twice:
+            raise InvalidInput(
+                f"the encoding has {some(twice)} more than once; name every column once"
+            )
+        if not names:
+            raise InvalidInput(
+                "the encoding has no feature columns: leave at least one column that is not ignored"
+            )
         clash = [n for i, n in enumerate(self.names) if n in self.names[:i]]
         if clash:
             raise InvalidInput(f"two encoded columns would be called {some(clash)}; rename one")
@@ -133,7 +139,7 @@ class Encoding:
         if document["format"] != FORMAT or document["tag"] not in (Tag.enforced, Tag.assumed):
             raise InvalidInput(
                 f"expected format {FORMAT!r} with tag 'enforced' or 'assumed', got "
-                f"{document['format']!r} with {document['tag']!r}"
+                f"{quoted(document['format'])} with {quoted(document['tag'])}"
             )
         columns = []
         for entry in document["columns"]:
@@ -285,5 +291,5 @@ def _clip(block: NDArray[np.float64], max_norm: float) -> None:
 
 def _names(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise InvalidInput(f"`{what}` must be a list of column names, got {value!r}")
+        raise InvalidInput(f"`{what}` must be a list of column names, got {quoted(value)}")
     return tuple(value)

@@ -161,8 +161,10 @@ def _checkpoint_faults(
     sizes = [row[0] for row in checkpoints]
     if sizes and sizes[-1] > size:
         yield Fault("truncated", f"a checkpoint covers {sizes[-1]} entries, the log has {size}")
-    if missing := sorted(set(range(1, size + 1)) - set(sizes)):
-        yield Fault("checkpoint", f"the checkpoint of size {missing[0]} is missing")
+    have = set(sizes)
+    missing = next((count for count in range(1, size + 1) if count not in have), None)
+    if missing is not None:
+        yield Fault("checkpoint", f"the checkpoint of size {missing} is missing")
     diverged = False
     for count, root, note, peaks in checkpoints:
         try:
@@ -172,7 +174,7 @@ def _checkpoint_faults(
             continue
         if signed != Checkpoint(origin, count, root):
             yield Fault("checkpoint", f"the checkpoint of size {count} is not what was signed")
-        if diverged or count >= len(frontiers):
+        if diverged or not 0 < count < len(frontiers):
             continue
         if frontiers[count].root != signed.root:
             diverged = True
@@ -209,6 +211,8 @@ def _held_faults(
 
 def _budget_faults(entries: Sequence[Entry], budget: Sequence[tuple[Any, ...]]) -> Iterator[Fault]:
     rows = {row[0]: row[1:] for row in budget}
+    if len(rows) < len(budget):
+        yield Fault("budget chain", "several budget rows are of one entry")
     last: dict[str, tuple[Link, str]] = {}
     for entry in entries:
         try:

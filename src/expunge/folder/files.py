@@ -5,16 +5,24 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
+from expunge.certificate.plain import is_unicode, quoted
+from expunge.certificate.plain import some as some
 from expunge.errors import InvalidInput
 
 FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+
+_INDEX = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__")
+
+BLOCKS = (1 << 20, 1 << 25, 1 << 30)
+"""Bytes of a CSV that are parsed at once; a row has to fit, and few need more than the first."""
 
 
 def column_names(path: Path) -> list[str]:
@@ -27,6 +35,19 @@ def column_names(path: Path) -> list[str]:
     """
     kind = _format(path)
     return _parquet_names(path) if kind == ".parquet" else _csv_names(path, kind)
+
+
+def row_numbers(path: Path) -> list[str]:
+    """Return the columns that pandas wrote for its index, which nobody chose as a feature.
+
+    In a CSV they have no name, or one from being read and written again.
+    """
+    names = column_names(path)
+    found = [name for name in names if _INDEX.fullmatch(name)]
+    if _format(path) == ".parquet":
+        stored = (_parquet_schema(path).pandas_metadata or {}).get("index_columns", [])
+        found += [name for name in stored if name in names and name not in found]
+    return found
 
 
 def load(path: Path, wanted: list[str]) -> pa.Table:
@@ -48,13 +69,9 @@ def closest(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {lower[near[0]]!r}?" if near else ""
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """Quote the first few of `names` and count the rest."""
-    shown = ", ".join(repr(n) for n in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def _format(path: Path) -> str:
+    if not is_unicode(str(path)):
+        raise InvalidInput(f"the path {quoted(str(path))} is not UTF-8; rename it")
     if path.is_dir():
         raise InvalidInput(f"{path} is a directory; expected a file ({', '.join(FORMATS)})")
     if not path.exists():
@@ -83,10 +100,10 @@ def _csv_names(path: Path, kind: str) -> list[str]:
 
 
 def _read_csv(path: Path, kind: str, wanted: list[str]) -> pa.Table:
-    def parse(handler: object = None) -> pa.Table:
+    def parse(handler: object = None, block: int = BLOCKS[0]) -> pa.Table:
         return arrow_csv.read_csv(
             path,
-            read_options=arrow_csv.ReadOptions(use_threads=handler is None),
+            read_options=arrow_csv.ReadOptions(use_threads=handler is None, block_size=block),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=_separator(kind), newlines_in_values=True, invalid_row_handler=handler
             ),
@@ -98,14 +115,17 @@ def _read_csv(path: Path, kind: str, wanted: list[str]) -> pa.Table:
             ),
         )
 
-    try:
-        return parse()
-    except OSError as error:
-        raise InvalidInput(f"{path.name} cannot be read: {error}") from None
-    except pa.ArrowInvalid as error:
-        if "UTF8" in str(error):
-            raise InvalidInput(f"{path.name} is not UTF-8; save it as UTF-8 text") from None
-        raise InvalidInput(f"{path.name} is not a table: {_ragged(parse)}") from None
+    for block in BLOCKS:
+        try:
+            return parse(block=block)
+        except OSError as error:
+            raise InvalidInput(f"{path.name} cannot be read: {error}") from None
+        except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise InvalidInput(f"{path.name} is not UTF-8; save it as UTF-8 text") from None
+            if "straddl" not in str(error):
+                raise InvalidInput(f"{path.name} is not a table: {_ragged(parse)}") from None
+    raise InvalidInput(f"{path.name} has a row of more than {BLOCKS[-1] >> 20} MiB; shorten it")
 
 
 def _ragged(parse: object) -> str:
@@ -129,8 +149,12 @@ def _ragged(parse: object) -> str:
 
 
 def _parquet_names(path: Path) -> list[str]:
+    return list(_parquet_schema(path).names)
+
+
+def _parquet_schema(path: Path) -> pa.Schema:
     try:
-        return list(parquet.read_schema(path).names)
+        return parquet.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path.name} is not a readable Parquet file: {error}") from None
 

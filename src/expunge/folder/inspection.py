@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from expunge.certificate.checks import Check, Report, judge, unchecked
-from expunge.certificate.envelope import Envelope
 from expunge.certificate.recheck import recheck_model, recheck_sealed
 from expunge.certificate.statement import Certificate, ModelRelease, Release
-from expunge.certificate.trust import Role, TrustPolicy
 from expunge.errors import (
     ExpungeError,
     FolderProblem,
     InvalidInput,
+    KeyUnusable,
     VerificationFailed,
 )
 from expunge.folder import layout
@@ -24,6 +23,7 @@ from expunge.folder.checking import (
     NOTHING,
     Checked,
     Given,
+    Session,
     check_certificate,
     check_one,
     log_checks,
@@ -31,8 +31,11 @@ from expunge.folder.checking import (
     read_given,
     trust_of,
 )
+from expunge.folder.contents import check_files
+from expunge.folder.opening import sealing_key
 from expunge.folder.release import noise_tags, releases
-from expunge.folder.store import Folder, opened, readable
+from expunge.folder.store import Folder, opened
+from expunge.regular import LARGE
 
 
 def verify(
@@ -66,21 +69,22 @@ def check_folder(folder: Path, given: Given = NOTHING, now: datetime | None = No
     """
     now = now or datetime.now(UTC)
     with opened(folder, public=True) as store:
-        trust = trust_of(store, given)
-        checks = log_checks(store, trust, given, now)
+        session = Session(store, trust_of(store, given), given, now, None)
+        checks = [*log_checks(session), *_interrupted(store)]
         subject, own = f"folder {folder}", given.trust is None
         try:
-            found = [release for _, release in releases(store.ledger)]
+            logged = list(releases(store.ledger))
             tags = noise_tags(store.ledger)
             last = store.latest()
         except (VerificationFailed, FolderProblem) as error:
             checks.append(judge("statements", [str(error)]))
             return Checked(subject, Report(tuple(checks), ""), None, True, own)
-        newest = _newest(store, last, trust, given, now, tags)
+        session, found = replace(session, tags=tags), [release for _, release in logged]
+        newest = _newest(session, last)
         checks = [*newest.checks, *checks]
         if earlier := [it for it in found[:-1] if isinstance(it, Certificate)]:
-            checks += _earlier(store, earlier, trust, now, tags)
-        checks += [_files(store, found, trust), _noise(tags), _state(store)]
+            checks += _earlier(session, earlier)
+        checks += [check_files(session, logged), _noise(tags), _state(store)]
     return Checked(
         subject,
         Report(tuple(checks), newest.level),
@@ -90,48 +94,46 @@ def check_folder(folder: Path, given: Given = NOTHING, now: datetime | None = No
     )
 
 
-def _newest(
-    store: Folder,
-    last: Release,
-    trust: TrustPolicy,
-    given: Given,
-    now: datetime,
-    tags: list[str],
-) -> Report:
+def _interrupted(store: Folder) -> Iterator[Check]:
+    if store.interrupted is not None:
+        what = "what it will be was checked" if store.interrupted.happened else "it never happened"
+        yield unchecked(
+            "interrupted release",
+            f"release {store.interrupted.number} was interrupted; {what}. `expunge status`, run by "
+            "the owner, tidies up",
+        )
+
+
+def _newest(session: Session, last: Release) -> Report:
     """Recheck the newest release with the model, and with the retained data if they are given."""
-    model_file = given.model or store.place.at(layout.MODEL)
-    given = replace(given, model=model_file)
+    store, given = session.store, session.given
+    model = store.read(layout.MODEL) if given.model is None else read_given(given.model, LARGE)
     if isinstance(last, Certificate):
-        path = store.place.at(layout.envelope_of(layout.stem(last)))
-        raw = path.read_bytes() if path.is_file() else _logged(store, last)
-        return check_one(store, path, raw, trust, given, now, tags)[0]
-    model, published = recheck_model(last, {layout.MODEL: read_given(model_file)})
+        name = layout.envelope_of(layout.stem(last))
+        raw = store.read(name) if store.has(name) else _logged(store, last)
+        return check_one(session, store.path(name), raw, model)[0]
+    check, published = recheck_model(last, {layout.MODEL: model})
     sealed, found = open_sealed(store, last, given.retained)
-    checks = [_policy(store, last), model, *found]
+    checks = [_policy(store, last), check, *found]
     if sealed is None or published is None:
         return Report(tuple(checks), "b")
     return Report((*checks, *recheck_sealed(last, published, sealed)), "c")
 
 
-def _earlier(
-    store: Folder,
-    earlier: Sequence[Certificate],
-    trust: TrustPolicy,
-    now: datetime,
-    tags: list[str],
-) -> Iterator[Check]:
+def _earlier(session: Session, earlier: Sequence[Certificate]) -> Iterator[Check]:
     """Recheck the files of earlier certificates, as of when they were current."""
-    wrong = 0
+    wrong, store = 0, session.store
     for certificate in earlier:
-        path = store.place.at(layout.envelope_of(layout.stem(certificate)))
-        if not path.is_file():
+        name = layout.envelope_of(layout.stem(certificate))
+        if not store.has(name):
             continue
-        then = min(now, certificate.recheck_by)
-        report, _ = check_one(store, path, path.read_bytes(), trust, NOTHING, then, tags)
+        then = min(session.now, certificate.recheck_by)
+        as_of = replace(session, given=NOTHING, now=then)
+        report, _ = check_one(as_of, store.path(name), store.read(name), None)
         for check in report.failed:
             if check.name != "production":
                 wrong += 1
-                yield replace(check, reason=f"{path.name}: {check.reason}")
+                yield replace(check, reason=f"{name}: {check.reason}")
     if not wrong:
         yield judge("earlier certificates", [], f"{len(earlier)} rechecked at level a")
 
@@ -151,30 +153,6 @@ def _policy(store: Folder, release: ModelRelease) -> Check:
     return judge("policy", [] if same else ["the release was not made under the logged policy"])
 
 
-def _files(store: Folder, found: Sequence[Release], trust: TrustPolicy) -> Check:
-    """Compare the readable policy and the statements' files with the log, which was checked."""
-    faults = []
-    policy = store.place.at(layout.POLICY)
-    logged = readable(store.ledger.entry(0).envelope.payload)
-    if not policy.is_file() or policy.read_bytes() != logged:
-        faults.append(f"{layout.POLICY} is not the policy in the log")
-    for release in found:
-        path = store.place.at(layout.envelope_of(layout.stem(release)))
-        if not path.is_file():
-            faults.append(f"{path.name} is missing")
-        elif not _signed(path.read_bytes(), release, trust):
-            faults.append(f"{path.name} is not the signed statement in the log")
-    return judge("files", faults)
-
-
-def _signed(raw: bytes, release: Release, trust: TrustPolicy) -> bool:
-    try:
-        envelope = Envelope.from_json(raw)
-        return trust.payload(envelope, Role.issuer, release.issued_at) == release.payload
-    except VerificationFailed:
-        return False
-
-
 def _noise(tags: Sequence[str]) -> Check:
     reused = [tag for tag, count in Counter(tags).items() if count > 1]
     faults = [f"{len(reused)} noise vectors were used for several releases"] if reused else []
@@ -182,10 +160,17 @@ def _noise(tags: Sequence[str]) -> Check:
 
 
 def _state(store: Folder) -> Check:
-    if not store.place.at(layout.SEALED).is_dir():
+    if not store.has_sealed:
         return unchecked("sealed state", "only the public part of the folder is here")
     try:
         store.lineage()
+        store.require_unaltered(sealing_key(store.config))
+    except KeyUnusable:
+        return unchecked(
+            "sealed state",
+            "it belongs to the newest release; whether it was altered was NOT CHECKED, for want of "
+            "the sealing key",
+        )
     except ExpungeError as error:
         return judge("sealed state", [str(error)])
-    return judge("sealed state", [], "it belongs to the newest release")
+    return judge("sealed state", [], "it belongs to the newest release, and is unaltered")

@@ -5,7 +5,7 @@
     FOLDER/  model.safetensors  policy.json  config.json  trust.json  ledger.sqlite3
              certificates/0000-policy.dsse.json  0001-training.dsse.json  0002.dsse.json
                           0002.proof.json  0002.html  …
-             sealed/      state.safetensors  members.safetensors  annex/  requests/
+             sealed/      state.safetensors  state.mac  members.safetensors  annex/  requests/
 
 ``sealed/`` is secret and can be read by its owner only. During a change it also holds
 ``pending-<release>/``: see :mod:`expunge.folder.pending`.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from expunge import regular
 from expunge.certificate.statement import Certificate, Release
 
 CONFIG = "config.json"
@@ -26,6 +27,7 @@ TRUST = "trust.json"
 CERTIFICATES = "certificates"
 SEALED = "sealed"
 STATE = f"{SEALED}/state.safetensors"
+STATE_MAC = f"{SEALED}/state.mac"
 MEMBERS = f"{SEALED}/members.safetensors"
 ANNEX = f"{SEALED}/annex"
 REQUESTS = f"{SEALED}/requests"
@@ -52,6 +54,25 @@ def proof_of(name: str) -> str:
 def page_of(name: str) -> str:
     """Return the path of its page for people."""
     return f"{CERTIFICATES}/{name}.html"
+
+
+def annex_of(name: str) -> str:
+    """Return the path of its sealed annex."""
+    return f"{ANNEX}/{name}.sealed"
+
+
+def requests_of(name: str) -> str:
+    """Return the path of what is kept, sealed, about its requests."""
+    return f"{REQUESTS}/{name}.sealed"
+
+
+def most_bytes(name: str) -> int:
+    """Return how large the file at a path in the folder can be."""
+    if name in (CONFIG, TRUST, STATE_MAC):
+        return regular.SMALL
+    if name == POLICY or name.endswith(".html"):
+        return regular.PAGE
+    return regular.STATEMENT if name.startswith(CERTIFICATES) else regular.LARGE
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,22 @@ was changed is a checkpoint that somebody else holds (see :meth:`Ledger.verify`)
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from expunge.certificate import log
 from expunge.certificate.envelope import Envelope, Signature, signature_of
 from expunge.certificate.keys import PublicKey, Signer, keyid
 from expunge.certificate.log import Checkpoint, Frontier, Proof
 from expunge.errors import FolderProblem, InvalidInput, VerificationFailed
+from expunge.folder.database import Database, require_regular
 from expunge.folder.faults import Entry, Fault, Link, broken, digest, find_faults, link_of
 
 _VERSION = 1
-_BUSY_SECONDS = 10.0
 _TABLES = (
     """CREATE TABLE log_entry(idx INTEGER PRIMARY KEY CHECK(idx>=0),
   leaf_hash BLOB NOT NULL UNIQUE CHECK(length(leaf_hash)=32),
@@ -65,12 +63,7 @@ class Ledger:
 
     def __init__(self, path: Path, mode: str) -> None:
         """Connect; use :meth:`create` or :meth:`open`."""
-        self._path = Path(path)
-        uri = f"{self._path.absolute().as_uri()}?mode={mode}"
-        with self._guarded():
-            self._db = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-            for setting in ("synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
-                self._db.execute(f"PRAGMA {setting}")
+        self._db = Database(path, mode)
 
     @classmethod
     def create(cls, path: Path, origin: str) -> Self:
@@ -87,9 +80,8 @@ class Ledger:
         if Path(path).exists():
             raise FolderProblem(f"{path} exists already: a log is never overwritten")
         ledger = cls(path, "rwc")
-        with ledger._guarded():
-            ledger._db.execute("PRAGMA journal_mode=WAL")
-        with ledger._transaction():
+        ledger._db.execute("PRAGMA journal_mode=WAL")
+        with ledger._db.transaction():
             for statement in (*_TABLES, *_TRIGGERS):
                 ledger._db.execute(statement)
             ledger._db.execute("INSERT INTO log_origin VALUES(?)", (origin,))
@@ -97,15 +89,27 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open a log; raise ``FolderProblem`` if there is none or it is of another version."""
-        if not Path(path).is_file():
-            raise FolderProblem(f"there is no log at {path}")
-        ledger = cls(path, "rw")
-        found = ledger._one("PRAGMA user_version")[0]
-        if found != _VERSION:
+    def open(cls, path: Path, *, read_only: bool = False) -> Self:
+        """Open a log.
+
+        Parameters
+        ----------
+        path : Path
+        read_only : bool
+            Write nothing, not even beside it; nobody may be writing to it.
+
+        Raises
+        ------
+        FolderProblem
+            If there is none, or it is of another version, or has other tables than a log has.
+        """
+        require_regular(Path(path))
+        ledger = cls(path, "ro" if read_only else "rw")
+        try:
+            ledger._db.require(_VERSION, _TABLES, (*_TABLES, *_TRIGGERS))
+        except BaseException:
             ledger.close()
-            raise FolderProblem(f"{path}: expected a log of version {_VERSION}, got {found}")
+            raise
         return ledger
 
     def close(self) -> None:
@@ -161,8 +165,8 @@ class Ledger:
             raise VerificationFailed("signature", "the statement is not signed by the issuer")
         leaf = log.leaf_hash(envelope.payload_type, envelope.payload)
         link = link_of(envelope.payload)
-        with self._transaction():
-            if self._rows("SELECT 1 FROM log_entry WHERE leaf_hash=?", (leaf,)):
+        with self._db.transaction():
+            if self._db.rows((int,), "SELECT 1 FROM log_entry WHERE leaf_hash=?", (leaf,)):
                 raise VerificationFailed("replay", "this statement is in the log already")
             if link is not None and (reason := broken(link, self._last_link(link.lineage))):
                 raise VerificationFailed("budget chain", reason)
@@ -194,44 +198,50 @@ class Ledger:
             "INSERT INTO log_entry VALUES(?,?,?,?,?)",
             (index, leaf, envelope.payload_type, envelope.payload, now),
         )
-        self._db.executemany(
-            "INSERT INTO log_signature VALUES(?,?,?)",
-            [(index, name, sig) for name, sig in signatures.items()],
-        )
+        for name, sig in signatures.items():
+            self._db.execute("INSERT INTO log_signature VALUES(?,?,?)", (index, name, sig))
 
     # --- reading --------------------------------------------------------------------------------
 
     @property
     def origin(self) -> str:
         """Name of the log."""
-        return str(self._one("SELECT origin FROM log_origin")[0])
+        return str(self._db.one(str, "SELECT origin FROM log_origin"))
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        return int(self._one("SELECT COALESCE(MAX(idx)+1,0) FROM log_entry")[0])
+        return int(self._db.one(int, "SELECT COUNT(*) FROM log_entry"))
+
+    def indices(self) -> list[int]:
+        """Return the indices of the entries, ascending; 0, 1, 2, … unless entries are missing."""
+        return [row[0] for row in self._db.rows((int,), "SELECT idx FROM log_entry ORDER BY idx")]
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries in order."""
-        for row in self._rows("SELECT idx FROM log_entry ORDER BY idx"):
-            yield self.entry(row[0])
+        return map(self.entry, self.indices())
 
     def entry(self, index: int) -> Entry:
         """Return one entry; raise ``InvalidInput`` if there is none of this index."""
-        found = self._rows(
+        found = self._db.rows(
+            (str, bytes, bytes, str),
             "SELECT CAST(payload_type AS TEXT), CAST(payload AS BLOB), CAST(leaf_hash AS BLOB), "
             "CAST(appended_at AS TEXT) FROM log_entry WHERE idx=?",
             (index,),
         )
         if not found:
-            raise InvalidInput(f"expected an index in 0..{len(self) - 1}, got {index}")
+            raise InvalidInput(f"the log has no entry {index}; it has {len(self)} entries")
         kind, payload, leaf, time = found[0]
-        signed = "SELECT keyid, CAST(sig AS BLOB) FROM log_signature WHERE idx=? ORDER BY rowid"
-        signatures = tuple(Signature(*row) for row in self._rows(signed, (index,)))
+        signed = (
+            "SELECT CAST(keyid AS TEXT), CAST(sig AS BLOB) FROM log_signature WHERE idx=? "
+            "ORDER BY rowid"
+        )
+        signatures = tuple(Signature(*row) for row in self._db.rows((str, bytes), signed, (index,)))
         return Entry(index, Envelope(kind, payload, signatures), leaf, time)
 
     def checkpoint(self) -> str | None:
         """Return the newest checkpoint note, or None for an empty log: give it to somebody."""
-        found = self._rows("SELECT note FROM log_checkpoint ORDER BY size DESC LIMIT 1")
+        newest = "SELECT CAST(note AS TEXT) FROM log_checkpoint ORDER BY size DESC LIMIT 1"
+        found = self._db.rows((str,), newest)
         return str(found[0][0]) if found else None
 
     def inclusion(self, index: int) -> Proof:
@@ -244,7 +254,8 @@ class Ledger:
 
     def last_release(self, lineage: str) -> tuple[int, str] | None:
         """Return number and total μ² of the newest release of a lineage, or None."""
-        found = self._rows(
+        found = self._db.rows(
+            (int, str),
             "SELECT release, mu2_spent FROM budget WHERE lineage=? ORDER BY release DESC LIMIT 1",
             (lineage,),
         )
@@ -256,22 +267,24 @@ class Ledger:
         self, issuers: Sequence[PublicKey], log_key: PublicKey, checkpoint: str | None = None
     ) -> tuple[Fault, ...]:
         """Recompute everything and return what is wrong; parameters as for :meth:`verify`."""
-        triggers = {
-            row[0] for row in self._rows("SELECT sql FROM sqlite_master WHERE type='trigger'")
-        }
         missing = (
             []
-            if triggers >= set(_TRIGGERS)
+            if self._db.schema() >= set(_TRIGGERS)
             else [Fault("trigger missing", "the file no longer refuses updates, deletions or gaps")]
         )
         return (
             *find_faults(
                 entries=list(self.entries()),
-                checkpoints=self._rows(
+                checkpoints=self._db.rows(
+                    (int, bytes, str, bytes),
                     "SELECT size, CAST(root AS BLOB), CAST(note AS TEXT), CAST(peaks AS BLOB) "
-                    "FROM log_checkpoint ORDER BY size"
+                    "FROM log_checkpoint ORDER BY size",
                 ),
-                budget=self._rows("SELECT idx, lineage, release, mu2_spent FROM budget"),
+                budget=self._db.rows(
+                    (int, str, int, str),
+                    "SELECT CAST(idx AS INTEGER), CAST(lineage AS TEXT), "
+                    "CAST(release AS INTEGER), CAST(mu2_spent AS TEXT) FROM budget",
+                ),
                 origin=self.origin,
                 issuers=issuers,
                 log_key=log_key,
@@ -309,51 +322,23 @@ class Ledger:
             return Checkpoint(self.origin, 0, log.EMPTY_ROOT)
         return log.verify_note(note, self.origin, log_key)
 
-    # --- SQLite ---------------------------------------------------------------------------------
+    # --- reading what is appended to ------------------------------------------------------------
 
     def _frontier(self) -> Frontier:
-        found = self._rows("SELECT size, peaks FROM log_checkpoint ORDER BY size DESC LIMIT 1")
+        newest = "SELECT size, peaks FROM log_checkpoint ORDER BY size DESC LIMIT 1"
+        found = self._db.rows((int, bytes), newest)
         return Frontier.from_bytes(*found[0]) if found else Frontier()
 
     def _leaves(self) -> list[bytes]:
-        return [row[0] for row in self._rows("SELECT leaf_hash FROM log_entry ORDER BY idx")]
+        leaves = "SELECT CAST(leaf_hash AS BLOB) FROM log_entry ORDER BY idx"
+        return [row[0] for row in self._db.rows((bytes,), leaves)]
 
     def _last_link(self, lineage: str) -> tuple[Link, str] | None:
-        found = self._rows(
-            "SELECT e.payload FROM budget b JOIN log_entry e ON e.idx=b.idx "
+        found = self._db.rows(
+            (bytes,),
+            "SELECT CAST(e.payload AS BLOB) FROM budget b JOIN log_entry e ON e.idx=b.idx "
             "WHERE b.lineage=? ORDER BY b.release DESC LIMIT 1",
             (lineage,),
         )
         link = link_of(found[0][0]) if found else None
         return None if link is None else (link, digest(found[0][0]))
-
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._guarded():
-            return self._db.execute(query, values).fetchall()
-
-    def _one(self, query: str) -> tuple[Any, ...]:
-        for row in self._rows(query):
-            return row
-        raise FolderProblem(f"{self._path} is not a whole log; restore it from a copy")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._guarded():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise FolderProblem(
-                f"the log {self._path} cannot be used ({error}): if no other program is writing "
-                "to it, restore it from a copy"
-            ) from error

@@ -7,7 +7,8 @@ Checking is in :mod:`expunge.folder.checking`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import TypeVar
 
 from expunge.certificate.blocks import Request
 from expunge.certificate.keys import keyid, passphrase_from_environment
+from expunge.certificate.plain import is_unicode, quoted
 from expunge.certificate.statement import Certificate, Issuer, ModelRelease
 from expunge.certificate.trust import Role
-from expunge.errors import FolderProblem, KeyUnusable
+from expunge.errors import FolderProblem, InvalidInput, KeyUnusable, Unfinished
 from expunge.folder import layout
 from expunge.folder.config import Config
 from expunge.folder.files import FORMATS, column_names
@@ -28,13 +30,14 @@ from expunge.folder.records import (
     ids_of,
     require_live,
     require_retained,
-    retained_table,
+    staying,
 )
 from expunge.folder.requests import VOLUNTARY, Asked
-from expunge.folder.results import Forgotten, Retrained, Status, Trained
+from expunge.folder.results import Forgotten, Retrained, Trained, guarantee
+from expunge.folder.standing import Status, status
 from expunge.folder.store import Folder, create, opened, require_free
 from expunge.folder.table import Table, read_ids
-from expunge.linear.lineage import Context, Lineage, begin
+from expunge.linear.lineage import Context, Lineage, Step, begin
 from expunge.linear.rows import Rows
 from expunge.linear.solver import Progress, silent
 
@@ -80,6 +83,13 @@ def train(
         Then there is no folder.
     """
     require_free(out)
+    config = Config(
+        data=_recordable(data),
+        keys=_recordable(training.keys),
+        label=training.label,
+        identifier=training.identifier,
+        issuer=training.issuer,
+    )
     keys = open_keys(training.keys, passphrase)
     table, records = training.read(data)
     rows, ids = records.rows(table), ids_of(table)
@@ -95,16 +105,11 @@ def train(
     )
     seconds = time.perf_counter() - start
     progress("writing the folder")
-    config = Config(
-        data=str(data.resolve()),
-        keys=str(training.keys.resolve()),
-        label=training.label,
-        identifier=training.identifier,
-        issuer=training.issuer,
-    )
-    create(out, config, keys, lineage, step)
+    with _writing(out):
+        create(out, config, keys, lineage, step)
     release = _of(ModelRelease, step.published.statement)
-    return Trained(out, release, policy, rows.count, len(set(ids)), seconds)
+    proof = out / layout.proof_of(layout.stem(release))
+    return Trained(out, release, proof, policy, rows.count, len(set(ids)), seconds)
 
 
 def forget(
@@ -112,6 +117,7 @@ def forget(
     ids: Sequence[str],
     *,
     data: Path | None = None,
+    keys: Path | None = None,
     asked: Asked = VOLUNTARY,
     seed: int | None = None,
     passphrase: Passphrase = passphrase_from_environment,
@@ -129,6 +135,8 @@ def forget(
         It has to have the rows of ``ids``. Rows of people deleted earlier are ignored. Everybody
         else's are needed only if the deletion cannot be proved from the sealed state; then they
         must be exactly those of the training.
+    keys : Path, optional
+        The directory of the keys, if it is not where the training found it.
     asked : Asked
         The rule and the date of the requests.
     seed : int, optional
@@ -144,16 +152,20 @@ def forget(
     """
     ids = read_ids(list(ids))
     with opened(folder) as store:
-        keys = _keys(store, passphrase)
+        signers = _keys(store, keys, passphrase)
+        began = time.perf_counter()
+        store.require_unaltered(signers.sealing)
         lineage = store.lineage()
         noise = noise_for(store.policy, seed, lineage.number + 1)
         require_live(lineage.members, ids)
         records = _records(store)
-        table = records.table(data or _recorded(store))
+        data = data or _recorded(store)
+        table = records.table(data)
         mask = table.mask_of(ids)
         leaving = table.select(mask)
         now = datetime.now(UTC).replace(microsecond=0)
         requests, kept = asked.requests(ids, now)
+        context = _context(store, now, requests)
         retained = _Retained(store, lineage, records, table, frozenset(ids), leaving)
         start = time.perf_counter()
         step = lineage.prepare(
@@ -161,20 +173,25 @@ def forget(
             noise,
             ids=ids_of(leaving),
             retained=retained,
-            context=_context(store, now, requests),
+            context=context,
             progress=progress,
         )
         seconds = time.perf_counter() - start - retained.seconds
-        path = store.commit(lineage, step, keys, kept)
+        path = _commit(store, lineage, step, signers, kept)
+        total = time.perf_counter() - began
     certificate = _of(Certificate, step.published.statement)
+    name = layout.stem(certificate)
     return Forgotten(
         people=len(ids),
         records=len(leaving),
         certificate=certificate,
         certificate_path=path,
-        page_path=folder / layout.page_of(layout.stem(certificate)),
+        proof_path=folder / layout.proof_of(name),
+        page_path=folder / layout.page_of(name),
+        data=data,
         releases_left=lineage.policy.releases - certificate.budget.release,
         seconds=seconds,
+        total=total,
         path=step.trace.path,
     )
 
@@ -183,6 +200,7 @@ def retrain(
     folder: Path,
     *,
     data: Path | None = None,
+    keys: Path | None = None,
     seed: int | None = None,
     passphrase: Passphrase = passphrase_from_environment,
     progress: Progress = silent,
@@ -193,7 +211,8 @@ def retrain(
     for :func:`forget`; all retained rows are needed.
     """
     with opened(folder) as store:
-        keys = _keys(store, passphrase)
+        signers = _keys(store, keys, passphrase)
+        store.require_unaltered(signers.sealing)
         lineage = store.lineage()
         noise = noise_for(store.policy, seed, lineage.number + 1)
         records = _records(store)
@@ -205,29 +224,12 @@ def retrain(
             rows, noise, context=_context(store, now, ()), progress=progress
         )
         seconds = time.perf_counter() - start
-        path = store.commit(lineage, step, keys)
+        path = _commit(store, lineage, step, signers)
     release = _of(ModelRelease, step.published.statement)
     left = lineage.policy.releases - release.budget.release
-    return Retrained(release, path, rows.count, left, seconds)
-
-
-def status(folder: Path) -> Status:
-    """Say how a folder stands; nothing changes, but for a release that was interrupted.
-
-    Raises
-    ------
-    FolderProblem
-        If there is no model folder, it is damaged, or another process works on it.
-    """
-    with opened(folder) as store:
-        return Status(
-            folder=folder,
-            policy=store.policy,
-            issuer=store.config.issuer,
-            latest=store.latest(),
-            entries=len(store.ledger),
-            checkpoint=store.ledger.checkpoint() or "",
-        )
+    proof = folder / layout.proof_of(layout.stem(release))
+    promised = guarantee(lineage.policy)
+    return Retrained(release, promised, path, proof, rows.count, left, seconds)
 
 
 def requested_ids(source: Path | str, folder: Path) -> list[str]:
@@ -266,10 +268,10 @@ class _Retained:
     def __call__(self) -> Rows:
         start = time.perf_counter()
         members = self.lineage.members
-        table = retained_table(self.table, members, self.leaving)
+        table, tags = staying(self.table, members, self.leaving)
         rows = self.records.rows(table)
         count = self.lineage.state.count - (0 if self.gone is None else len(self.gone))
-        require_retained(self.lineage, rows, ids_of(table), count)
+        require_retained(self.lineage, rows, ids_of(table), count, tags)
         self.seconds = time.perf_counter() - start
         return rows
 
@@ -278,16 +280,25 @@ def _records(store: Folder) -> Records:
     return Records.of(store.policy, store.config.label, store.config.identifier)
 
 
-def _keys(store: Folder, passphrase: Passphrase) -> Keys:
+def _keys(store: Folder, directory: Path | None, passphrase: Passphrase) -> Keys:
     """Load the keys, which must be ones that the folder tells everybody to trust."""
-    keys, now = open_keys(Path(store.config.keys), passphrase), datetime.now(UTC)
+    directory = directory or Path(store.config.keys)
+    keys, now = open_keys(directory, passphrase), datetime.now(UTC)
     for role, signer in ((Role.issuer, keys.issuer), (Role.log, keys.log)):
         if signer.keyid not in map(keyid, store.trust.keys_for(role, now)):
             raise KeyUnusable(
-                f"the {role} key in {store.config.keys} is not one that the folder's trust.json "
+                f"the {role} key in {directory} is not one that the folder's trust.json "
                 "names now: restore the keys, or add the new ones there"
             )
     return keys
+
+
+def _recordable(path: Path) -> str:
+    """Return a path as ``config.json`` has it."""
+    found = str(path.resolve())
+    if not is_unicode(found):
+        raise InvalidInput(f"the path {quoted(found)} is not UTF-8; rename it")
+    return found
 
 
 def _recorded(store: Folder) -> Path:
@@ -299,8 +310,42 @@ def _recorded(store: Folder) -> Path:
     return path
 
 
+def _commit(
+    store: Folder, lineage: Lineage, step: Step, keys: Keys, requests: bytes | None = None
+) -> Path:
+    """Commit, and say of a failure whether it came before or after the release had happened."""
+    release = step.published.statement
+    try:
+        with _writing(store.place.root):
+            return store.commit(lineage, step, keys, requests)
+    except FolderProblem as error:
+        if store.latest().digest == release.digest:
+            raise Unfinished(
+                f"release {release.budget.release} of {store.place.root} HAS happened, though not "
+                "all of its files are in place; `expunge status` puts them there, once this is "
+                f"mended: {error}"
+            ) from error
+        raise
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Name the folder where there is no room, or no right, to write."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or folder
+        raise FolderProblem(f"cannot write {place}: {error.strerror or error}") from error
+
+
 def _context(store: Folder, now: datetime, requests: tuple[Request, ...]) -> Context:
-    issuer = Issuer(store.config.issuer)
+    """Say who certifies: whoever the log says has done so from the beginning."""
+    issuer = store.latest().issuer
+    if store.config.issuer != issuer.name:
+        raise FolderProblem(
+            f"config.json names the issuer {quoted(store.config.issuer)}, and the newest release "
+            f"{quoted(issuer.name)}: restore config.json"
+        )
     return Context(issuer=issuer, log_index=0, issued_at=now, requests=requests)
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from expunge.certificate.policy import Policy, tolerance_of
-from expunge.errors import InvalidInput
+from expunge.certificate.schema import NAME
+from expunge.certificate.words import percent
+from expunge.errors import InvalidInput, VerificationFailed
 from expunge.folder.encoding import Encoding
+from expunge.folder.files import column_names
 from expunge.folder.labels import LabelEncoding
 from expunge.folder.records import Records
+from expunge.folder.results import guarantee
 from expunge.folder.schema import load_schema
 from expunge.folder.table import Table, read
 from expunge.linear.rows import Rows
@@ -19,6 +24,7 @@ from expunge.noise import Discrete, NoiseSource, OsEntropy, Seeded, source_of
 
 MODELS = ("logistic", "ridge", "ridge-classifier")
 MULTI_CLASS = ("multinomial", "ovr")
+VACUOUS = 0.999
 SIGMA = {"logistic": 0.01, "ridge": 0.001, "ridge-classifier": 0.001}
 
 
@@ -77,8 +83,14 @@ class Training:
                 raise InvalidInput(
                     f"{name} must be one of {', '.join(options)}; got {getattr(self, name)!r}"
                 )
+        if not (math.isfinite(self.penalty) and self.penalty > 0):
+            raise InvalidInput(f"penalty must be a finite number above 0; got {self.penalty!r}")
         if self.seed is not None and self.seed < 0:
             raise InvalidInput(f"the seed must be at least 0, got {self.seed}")
+        try:
+            NAME.read(self.issuer, "the issuer", [])
+        except VerificationFailed as error:
+            raise InvalidInput(error.reason) from None
 
     def read(self, data: Path) -> tuple[Table, Records]:
         """Read the table, and declare or learn how it is encoded.
@@ -88,8 +100,9 @@ class Training:
         InvalidInput
             If table or schema are unusable, or do not fit each other.
         """
-        table = read(data, label=self.label, identifier=self.identifier, ignore=self.ignore)
         declared = None if self.schema is None else _with_ignored(load_schema(self.schema), self)
+        ignore = [*self.ignore, *_unused(declared, data)]
+        table = read(data, label=self.label, identifier=self.identifier, ignore=ignore)
         if declared is None:
             encoding = Encoding.learn(table, ignored=self.ignore)
         else:
@@ -105,12 +118,12 @@ class Training:
         Raises
         ------
         InvalidInput, CertificateRefused
-            If a number is out of range, or they contradict each other.
+            If a number is out of range, or they contradict each other, or promise nothing.
         """
         sigma = SIGMA[self.model] if self.sigma is None else self.sigma
         noise = source_of(self.noise, self.seed).name
         promise = (sigma, self.epsilon, self.delta, self.releases)
-        return Policy(
+        policy = Policy(
             loss=records.loss,
             l2=self.penalty,
             fit_intercept=records.intercept,
@@ -128,6 +141,14 @@ class Training:
             unit="person",
             noise=noise,
         )
+        chance = guarantee(policy).success_probability
+        if chance >= VACUOUS:
+            raise InvalidInput(
+                f"epsilon {self.epsilon:g} and delta {self.delta:g} promise nothing: whoever sees "
+                f"the models may be right {percent(chance)} of the time about who was deleted from "
+                "them. Choose a smaller epsilon or delta"
+            )
+        return policy
 
     def _labels(self, table: Table, declared: Any) -> LabelEncoding:
         if self.model == "ridge":
@@ -151,6 +172,12 @@ class Training:
         if labels.classes is not None and len(labels.classes) == 2:
             return "logistic"
         return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
+
+
+def _unused(declared: dict[str, Any] | None, data: Path) -> list[str]:
+    """Return the columns of the table that the schema ignores."""
+    ignored = () if declared is None else declared.get("ignore", ())
+    return [name for name in column_names(data) if name in ignored] if ignored else []
 
 
 def _with_ignored(schema: dict[str, Any], training: Training) -> dict[str, Any]:

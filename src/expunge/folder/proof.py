@@ -58,7 +58,7 @@ class InclusionProof:
                 "index": int(index),
                 "path": [*path],
                 "checkpoint": str(checkpoint),
-            } if all(isinstance(node, str) for node in path):
+            } if all(isinstance(node, str) for node in path) and not isinstance(index, bool):
                 try:
                     return cls(index, tuple(bytes.fromhex(node) for node in path), checkpoint)
                 except ValueError:

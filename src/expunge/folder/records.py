@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from expunge.certificate import lookup
+from expunge.certificate.lookup import Words
 from expunge.certificate.members import Members
 from expunge.certificate.policy import Policy
 from expunge.errors import (
+    MALFORMED,
     AlreadyDeleted,
     FolderProblem,
     InvalidInput,
@@ -52,14 +53,12 @@ class Records:
         found = policy.feature_map
         if not isinstance(found, dict) or set(found) != {"encoding", "label"}:
             raise FolderProblem("the policy of this folder has no encoding of a table")
-        return cls(
-            label,
-            identifier,
-            Encoding.from_json(found["encoding"]),
-            LabelEncoding.from_json(found["label"]),
-            policy.loss,
-            policy.fit_intercept,
-        )
+        try:
+            encoding = Encoding.from_json(found["encoding"])
+            labels = LabelEncoding.from_json(found["label"])
+        except MALFORMED as error:
+            raise FolderProblem(f"the encoding in the policy cannot be read: {error}") from error
+        return cls(label, identifier, encoding, labels, policy.loss, policy.fit_intercept)
 
     @property
     def feature_map(self) -> dict[str, Any]:
@@ -100,21 +99,16 @@ def _ids(table: Table) -> pa.ChunkedArray:
     return table.ids
 
 
-def standing(members: Members, ids: Sequence[str]) -> NDArray[np.int8]:
-    """Return for every id whether it is LIVE, DELETED or UNKNOWN; O(log n) for each."""
-    tags = lookup.tags(members.key.tobytes(), ids)
-    first = np.minimum(members.tag.searchsorted(tags[:, 0]), len(members.tag) - 1)
-    exact = (members.tag[first] == tags[:, 0]) & (members.tag_low[first] == tags[:, 1])
-    found = members.retained.flags[members.place[first]].astype(np.int8)
-    for i in np.flatnonzero(~exact).tolist():
-        status = members.status(ids[i])
-        found[i] = LIVE if status.live else DELETED if status.deleted else UNKNOWN
+def standing(members: Members, tags: Words) -> NDArray[np.int8]:
+    """Return for the tags of distinct ids whether each is LIVE, DELETED or UNKNOWN."""
+    live, deleted = members.standing(tags)
+    found: NDArray[np.int8] = np.where(live > 0, LIVE, np.where(deleted > 0, DELETED, UNKNOWN))
     return found
 
 
 def require_live(members: Members, ids: Sequence[str]) -> None:
     """Raise `UnknownRecord` or `AlreadyDeleted` unless the model holds rows of every id."""
-    state = standing(members, ids)
+    state = standing(members, members.tags(ids))
     unknown = [name for name, it in zip(ids, state, strict=True) if it == UNKNOWN]
     if unknown:
         raise UnknownRecord(
@@ -129,8 +123,10 @@ def require_live(members: Members, ids: Sequence[str]) -> None:
         )
 
 
-def retained_table(table: Table, members: Members, leaving: Collection[str] = ()) -> Table:
+def staying(table: Table, members: Members, leaving: Collection[str] = ()) -> tuple[Table, Words]:
     """Return the rows of everybody who stays: live in ``members``, and not ``leaving``.
+
+    With them come the tags (n, 3) of their ids, see :meth:`Members.tags`.
 
     Raises
     ------
@@ -139,7 +135,8 @@ def retained_table(table: Table, members: Members, leaving: Collection[str] = ()
     """
     coded = _ids(table).combine_chunks().dictionary_encode()
     people = coded.dictionary.to_pylist()
-    state = standing(members, people)
+    tags = members.tags(people)
+    state = standing(members, tags)
     strangers = [name for name, it in zip(people, state, strict=True) if it == UNKNOWN]
     if strangers:
         raise RetainedMismatch(
@@ -149,13 +146,17 @@ def retained_table(table: Table, members: Members, leaving: Collection[str] = ()
         )
     gone = pc.is_in(coded.dictionary, value_set=pa.array(list(leaving), pa.string()))
     stays = (state == LIVE) & ~gone.to_numpy(zero_copy_only=False).astype(np.bool_)
-    return table.select(stays[coded.indices.to_numpy()])
+    person = coded.indices.to_numpy()
+    mask = stays[person]
+    return table.select(mask), tags[person[mask]]
 
 
-def require_retained(lineage: Lineage, rows: Rows, ids: Sequence[str], count: int) -> None:
+def require_retained(
+    lineage: Lineage, rows: Rows, ids: Sequence[str], count: int, tags: Words | None = None
+) -> None:
     """Raise `RetainedMismatch` unless these are exactly ``count`` live rows of the model."""
     try:
-        lineage.members.find(lineage.digests(rows), ids)
+        lineage.members.find(lineage.digests(rows), ids, tags)
     except (UnknownRecord, AlreadyDeleted) as error:
         raise RetainedMismatch(
             f"the data are not those of the training: {error}. Give the table as it was trained on"

@@ -14,7 +14,7 @@ from expunge.certificate.page import page
 from expunge.certificate.recheck import Inclusion, Outside, recheck
 from expunge.certificate.statement import Certificate, ModelRelease, Release
 from expunge.certificate.statements import CERTIFICATE_TYPE, RELEASE_TYPE, predicate_type
-from expunge.errors import VerificationFailed
+from expunge.errors import MALFORMED, VerificationFailed
 from expunge.folder import layout
 from expunge.folder.keyring import Keys
 from expunge.folder.ledger import Ledger
@@ -35,10 +35,13 @@ def release_of(payload: bytes) -> Release | None:
     VerificationFailed
         If the payload is not a statement that can be read.
     """
-    kind = predicate_type(payload)
-    if kind == CERTIFICATE_TYPE:
-        return Certificate.from_payload(payload)
-    return ModelRelease.from_payload(payload) if kind == RELEASE_TYPE else None
+    try:
+        kind = predicate_type(payload)
+        if kind == CERTIFICATE_TYPE:
+            return Certificate.from_payload(payload)
+        return ModelRelease.from_payload(payload) if kind == RELEASE_TYPE else None
+    except MALFORMED as error:
+        raise VerificationFailed("schema", f"the statement cannot be read ({error})") from error
 
 
 def releases(ledger: Ledger) -> Iterator[tuple[int, Release]]:
@@ -59,8 +62,8 @@ def noise_tags(ledger: Ledger) -> list[str]:
     """
     try:
         predicates = [json.loads(e.envelope.payload)["predicate"] for e in ledger.entries()]
-        return [it["noise"]["tag"] for it in predicates if it.get("noise")]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return [str(it["noise"]["tag"]) for it in predicates if it.get("noise")]
+    except MALFORMED as error:
         raise VerificationFailed("log", f"an entry is no statement ({error})") from error
 
 
@@ -103,7 +106,7 @@ def release_files(
         layout.MODEL: step.published.content,
         layout.envelope_of(name): envelope.to_json(),
         layout.proof_of(name): proof.to_json(),
-        f"{layout.ANNEX}/{name}.sealed": seal(keys.sealing, step.published.annex),
+        layout.annex_of(name): seal(keys.sealing, step.published.annex),
     }
     if isinstance(release, Certificate):
         origin = origin_of(release.budget.lineage)

@@ -8,9 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 
-from expunge.certificate.blocks import Request, request_commitment
+from expunge.certificate import schema
+from expunge.certificate.blocks import Request, batch_commitment, request_commitment
 from expunge.certificate.clocks import Regime, due_at
-from expunge.errors import InvalidInput
+from expunge.certificate.plain import quoted
+from expunge.errors import InvalidInput, VerificationFailed
+
+LONGEST = 500
+"""Requests that a certificate lists one by one; more are committed to by one root."""
+
+EARLIEST = 1970
 
 
 @dataclass(frozen=True)
@@ -21,8 +28,20 @@ class Asked:
     basis: tuple[str, ...] = ()
     received: datetime | None = None
 
+    def __post_init__(self) -> None:
+        """Check the paragraphs, which are printed in the certificate."""
+        for paragraph in self.basis:
+            try:
+                schema.CODE.read(paragraph, "the paragraph of a request (--basis)", [])
+            except VerificationFailed as error:
+                raise InvalidInput(f"{error.reason}; write it as 17(1)(b)") from None
+
     def requests(self, ids: Sequence[str], now: datetime) -> tuple[tuple[Request, ...], bytes]:
-        """Return one public request per person, and the sealed list of ids and salts.
+        """Return what the certificate says of the requests, and the sealed list of ids and salts.
+
+        That is one entry per person. More than `LONGEST` people, all of one fate, have one entry
+        together, with their number and a `batch_commitment`; salts and ids, which stay sealed, are
+        what shows that somebody's request is among them (see `Outside.membership` of a recheck).
 
         Raises
         ------
@@ -34,22 +53,25 @@ class Asked:
             raise InvalidInput(f"the requests cannot have been received in the future ({received})")
         due = _due(received, self.regime)
         salts = [os.urandom(32) for _ in ids]
-        made = [
+        made = [request_commitment(salt, person) for salt, person in zip(salts, ids, strict=True)]
+        kept = [
+            {"requestId": person, "salt": salt.hex(), "commitment": commitment}
+            for person, salt, commitment in zip(ids, salts, made, strict=True)
+        ]
+        listed = made if len(made) <= LONGEST else [batch_commitment(made)]
+        requests = tuple(
             Request(
-                commitment=request_commitment(salt, person),
+                commitment=commitment,
                 regime=self.regime,
                 basis=self.basis,
                 received_at=received,
                 due_at=due,
                 completed_at=now,
+                count=len(made) // len(listed),
             )
-            for person, salt in zip(ids, salts, strict=True)
-        ]
-        kept = [
-            {"requestId": person, "salt": salt.hex(), "commitment": request.commitment}
-            for person, salt, request in zip(ids, salts, made, strict=True)
-        ]
-        return tuple(made), json.dumps(kept).encode()
+            for commitment in listed
+        )
+        return requests, json.dumps(kept).encode()
 
 
 VOLUNTARY = Asked()
@@ -67,13 +89,15 @@ def parse_received(text: str) -> datetime:
     '2026-11-20T07:00:00+00:00'
     """
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+        found = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidInput(
             f"expected a date such as 2026-11-20, or a time such as 2026-11-20T08:00:00Z, got "
-            f"{text!r}"
+            f"{quoted(text)}"
         ) from None
-    return found.astimezone(UTC)
+    if found.year < EARLIEST:
+        raise InvalidInput(f"expected a date since {EARLIEST}, got {quoted(text)}")
+    return found
 
 
 def _due(received: datetime, regime: Regime) -> datetime | None:

@@ -27,6 +27,7 @@ class Trained:
 
     folder: Path
     statement: ModelRelease
+    proof_path: Path
     policy: Policy
     records: int
     people: int
@@ -52,21 +53,26 @@ class Forgotten:
     people, records : int
         How many were deleted by it.
     certificate : Certificate
-    certificate_path, page_path : Path
+    certificate_path, proof_path, page_path : Path
+    data : Path
+        The table that their rows came from, which still has them.
     releases_left : int
-    seconds : float
-        Time of the deletion itself: new parameters, noise and certificate, without reading and
-        writing files. Like `path` (bounded, measured or refreshed) it depends on the deleted rows,
-        and is not for the public.
+    seconds, total : float
+        Time of the deletion itself: new parameters, noise and certificate; and with reading the
+        data and writing files. Like `path` (bounded, measured or refreshed) the first depends on
+        the deleted rows, and is not for the public.
     """
 
     people: int
     records: int
     certificate: Certificate
     certificate_path: Path
+    proof_path: Path
     page_path: Path
+    data: Path
     releases_left: int
     seconds: float = field(repr=False)
+    total: float = field(repr=False)
     path: str = field(repr=False)
 
 
@@ -75,7 +81,9 @@ class Retrained:
     """A retrain that has happened; ``seconds`` is the time of the fit."""
 
     statement: ModelRelease
+    guarantee: Guarantee
     statement_path: Path
+    proof_path: Path
     records: int
     releases_left: int
     seconds: float
@@ -91,7 +99,6 @@ class Status:
 
     folder: Path
     policy: Policy
-    issuer: str
     latest: Release
     entries: int
     checkpoint: str

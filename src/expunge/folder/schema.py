@@ -53,6 +53,8 @@ def load_schema(path: str | Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} does not exist; a template can be made of the table") from None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path.name} cannot be read as a schema: {error}") from None
+    except RecursionError:
+        raise InvalidInput(f"{path.name} is no schema: it is nested too deeply") from None
     if not isinstance(schema, dict):
         raise InvalidInput(
             f"{path.name} must hold a table of settings, got {type(schema).__name__}"
@@ -111,5 +113,6 @@ def _list(values: Iterable[str]) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote a TOML key or string; JSON's escapes are TOML's, but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Quote a TOML key or string: as JSON does, and escape whatever does not print."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from expunge.certificate.plain import is_unicode, quoted
+from expunge.certificate.words import count
 from expunge.errors import InvalidInput, UnknownRecord
-from expunge.folder.files import FORMATS, closest, column_names, load, some
+from expunge.folder.files import FORMATS, closest, column_names, load, row_numbers, some
 from expunge.folder.values import Place, is_text, require_supported, to_text
 
 
@@ -81,7 +83,12 @@ class Table:
         found = pc.is_in(self.ids, value_set=pa.array(wanted, pa.string()))
         absent = set(wanted) - set(pc.unique(self.ids.filter(found)).to_pylist())
         if absent:
-            raise UnknownRecord(_unknown_ids(self, [i for i in wanted if i in absent]))
+            own = "owns" if len(absent) == 1 else "own"
+            raise UnknownRecord(
+                f"{count(len(absent), 'id')} {own} no row of {self.source}: "
+                f"{some([i for i in wanted if i in absent])}. Ids are compared exactly; correct or "
+                "remove them"
+            )
         mask: NDArray[np.bool_] = found.to_numpy().astype(np.bool_)
         return mask
 
@@ -113,6 +120,8 @@ def read(
     """
     path = Path(path)
     wanted = _choose(column_names(path), path.name, label, identifier, columns, ignore)
+    if columns is None:
+        _refuse_row_numbers(path, set(wanted) - {label, identifier})
     return from_arrow(load(path, wanted), label=label, identifier=identifier, source=path.name)
 
 
@@ -151,15 +160,16 @@ def read_ids(source: str | Path | Sequence[str | int], column: str | None = None
     Parameters
     ----------
     source : path, "-" or sequence
-        A CSV or Parquet file with an id column, any other text file with one id a line (lines are
-        kept exactly, empty lines are skipped), "-" for such lines on standard input, or the ids.
+        A CSV or Parquet file with an id column, in which a person may have several rows; any other
+        text file with one id a line (lines are kept exactly, empty lines are skipped); "-" for such
+        lines on standard input; or the ids.
     column : str or None
         Name of the id column; may be left out where a file has only one column.
 
     Raises
     ------
     InvalidInput
-        For no ids, an id given twice, and everything that `read` raises.
+        For no ids, an id listed twice, and everything that `read` raises.
 
     >>> read_ids([12, "0007"])
     ['12', '0007']
@@ -172,10 +182,20 @@ def read_ids(source: str | Path | Sequence[str | int], column: str | None = None
         ids = [_id_of(value) for value in source]
     if not ids:
         raise InvalidInput(f"{name} holds no ids; expected at least one")
-    twice = [value for value, count in Counter(ids).items() if count > 1]
+    twice = [value for value, times in Counter(ids).items() if times > 1]
     if twice:
         raise InvalidInput(f"{name} names {some(twice)} more than once; name every id once")
     return ids
+
+
+def _refuse_row_numbers(path: Path, features: Collection[str | None]) -> None:
+    found = [name for name in row_numbers(path) if name in features]
+    if found:
+        raise InvalidInput(
+            f"{path.name} has {some(found)}, which pandas wrote to number its rows: leave it out "
+            f"(--ignore {quoted(found[0])}), or write the file with index=False. If it says "
+            "something about people, write it as a column (reset_index)"
+        )
 
 
 def _choose(
@@ -193,7 +213,7 @@ def _choose(
             f"{source}: column {nameless[0]} has no name. If it is a row number that pandas wrote, "
             "write the file with index=False; otherwise name it"
         )
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InvalidInput(f"{source} has {some(twice)} more than once in its header; rename one")
     if label is not None and label == identifier:
@@ -252,29 +272,41 @@ def _require_present(column: pa.ChunkedArray, place: Place, what: str) -> None:
     if is_text(column.type):
         missing = missing | pc.fill_null(pc.equal(column, ""), True).to_numpy()
     if missing.any():
+        others = int(missing.sum()) - 1
+        also = f", and so {'is' if others == 1 else 'are'} {count(others, 'other row')}"
         raise InvalidInput(
-            f"{place.row(int(missing.argmax()))} is empty ({int(missing.sum())} such rows); every "
-            f"row needs {what}. Fill it in, or leave the row out"
+            f"{place.row(int(missing.argmax()))} is empty{also * (others > 0)}; every row needs "
+            f"{what}. Fill it in, or leave the row out"
         )
 
 
 def _ids_from_file(source: str | Path, column: str | None) -> list[str]:
     if source == "-":
-        return _id_lines(sys.stdin.read())
+        return _id_lines(_standard_input(), "standard input")
     path = Path(source)
     if path.name.lower().endswith(FORMATS) or not path.exists() or path.is_dir():
         names = column_names(path)
         if column is None and len(names) != 1:
             raise InvalidInput(f"{path.name} has {len(names)} columns; say which holds the ids")
         table = read(path, identifier=column or names[0], columns=())
-        return [] if table.ids is None else list(table.ids.to_pylist())
+        return [] if table.ids is None else table.ids.unique().to_pylist()
     try:
-        return _id_lines(path.read_text("utf-8-sig"))
-    except (UnicodeDecodeError, OSError) as error:
-        raise InvalidInput(f"{path.name} cannot be read as UTF-8 text: {error}") from None
+        return _id_lines(path.read_bytes(), path.name)
+    except OSError as error:
+        raise InvalidInput(f"{path.name} cannot be read: {error.strerror}") from None
 
 
-def _id_lines(text: str) -> list[str]:
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise InvalidInput("standard input is closed; give the ids in a file")
+    return sys.stdin.buffer.read()
+
+
+def _id_lines(content: bytes, source: str) -> list[str]:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{source} is not UTF-8; save it as UTF-8 text") from None
     lines = pa.array([line.removesuffix("\r") for line in text.split("\n")], pa.string())
     return [line for line in to_text(lines, Place("the request", "id")).to_pylist() if line]
 
@@ -282,16 +314,9 @@ def _id_lines(text: str) -> list[str]:
 def _id_of(value: str | int) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or value == "":
         raise InvalidInput(f"an id is a text or a whole number, got {value!r}")
+    if isinstance(value, str) and not is_unicode(value):
+        raise InvalidInput(f"an id is a text in UTF-8, got {quoted(value)}")
     return str(to_text(pa.array([str(value)]), Place("the request", "id"))[0].as_py())
-
-
-def _unknown_ids(table: Table, absent: list[str]) -> str:
-    known = set(table.ids.to_pylist()) if table.ids is not None else set()
-    hint = next((f" ({i!r} has spaces around it)" for i in absent if i.strip() in known), "")
-    return (
-        f"{len(absent)} of the ids own no row of {table.source}: {some(absent)}{hint}. "
-        "Ids are compared exactly; correct or remove them"
-    )
 
 
 def _wrong_separator(names: Sequence[str]) -> str:

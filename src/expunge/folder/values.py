@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from expunge.certificate.plain import quoted
 from expunge.errors import InvalidInput
 
 MISSING_WORDS = ("na", "n/a", "#n/a", "nan", "null", "none")
@@ -191,8 +192,8 @@ def _parse(text: pa.Array, place: Place) -> pa.Array:
     except pa.ArrowInvalid:
         row = next(i for i, cell in enumerate(plain) if not _is_number(cell))
         raise NotANumber(
-            f"{place.row(row)} is {text[row].as_py()!r}, expected a number. Correct it, leave it "
-            "empty if it is missing, or declare the column a category"
+            f"{place.row(row)} is {quoted(text[row].as_py())}, expected a number. Correct it, "
+            "leave it empty if it is missing, or declare the column a category"
         ) from None
 
 

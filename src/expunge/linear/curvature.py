@@ -26,7 +26,7 @@ MAX_REMOVED = 64
 _HOPELESS = (
     "the curvature is too ill-conditioned for a certificate (relative error bound {:.1e}, at most "
     "{} is allowed): scale the features to similar ranges, drop collinear columns, or penalise "
-    "more (smaller C, larger alpha)"
+    "more"
 )
 
 

@@ -98,11 +98,14 @@ def load_lineage(content: bytes, members: Members, model: bytes) -> Lineage:
             arrays["members"],
             parts,
         )
+        noise_key = bytes.fromhex(meta["noiseKey"])
+        if len(noise_key) != 32:
+            raise ValueError(f"expected a noise key of 32 bytes, got {len(noise_key)}")
         return Lineage(
             policy,
             state,
             members,
-            bytes.fromhex(meta["noiseKey"]),
+            noise_key,
             bool(meta["sparse"]),
             int(meta["release"]),
             str(meta["previous"]),

@@ -130,7 +130,7 @@ def _releases(report: Report) -> str:
     for k, certificate in enumerate(report.certificates):
         row = [
             str(certificate.budget.release),
-            f"{len(certificate.requests):,}",
+            f"{certificate.asked:,}",
             f"{report.records[k]:,}",
             brief(report.epsilon(together([report.mu_certified] * (k + 1))[-1])),
         ]

@@ -149,7 +149,7 @@ class Report:
     @property
     def requests(self) -> int:
         """Number of requests of all certificates."""
-        return sum(len(it.requests) for it in self.certificates)
+        return sum(it.asked for it in self.certificates)
 
     @property
     def records(self) -> tuple[int, ...]:

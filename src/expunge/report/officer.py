@@ -75,14 +75,16 @@ def _asked(report: Report) -> str:
     requests = [request for it in report.certificates for request in it.requests]
     if not requests:
         return section("Who asked what", paragraphs("No request is recorded."))
-    outcomes = Counter(words.OUTCOMES[request.outcome] for request in requests)
+    outcomes = Counter[str]()
+    for request in requests:
+        outcomes[words.OUTCOMES[request.outcome]] += request.count
     rules = {" ".join((words.REGIMES[it.regime], *it.basis)) for it in requests}
     due = [it.due_at for it in requests if it.due_at is not None]
-    alone = sum(len(it.requests) == 1 for it in report.certificates)
-    batches = [len(it.requests) for it in report.certificates if len(it.requests) > 1]
+    alone = sum(it.asked == 1 for it in report.certificates)
+    batches = [it.asked for it in report.certificates if it.asked > 1]
     how = [f"{alone} one by one"] * bool(alone) + [f"{size:,} in one batch" for size in batches]
     rows = [
-        ("Requests", f"{len(requests):,}: " + ", ".join(how)),
+        ("Requests", f"{report.requests:,}: " + ", ".join(how)),
         ("Under", ", ".join(sorted(rules))),
         ("Received", _span(it.received_at for it in requests)),
         ("Due", _span(due) if due else "no date"),
