@@ -386,3 +386,23 @@ def test_a_failed_refit_keeps_the_old_model():
         model.set_params(sigma=1e-18).fit(X, y > 0)
     np.testing.assert_array_equal(model.coef_, before[0])
     np.testing.assert_array_equal(model.classes_, before[1])
+
+
+def test_rows_matched_before_are_matched_again_when_they_change():
+    """The same features with other targets, other weights or rows that come back."""
+    X, y = data("cancer")
+    model = LogisticRegression().fit(X, y)
+    rows = model.rows(X, y)
+    rows.drop(np.array([0]))
+    model.unlearn(X[:1], y[:1], retained=rows)
+    lineage = model._lineage
+    rows.drop(np.array([1]))
+    assert lineage.match(rows) is lineage.match(rows)
+    flipped = model.rows(X, np.where(np.arange(len(y)) == 5, 1 - y, y), rows.weight)
+    heavier = model.rows(X, y, np.where(np.arange(len(y)) == 5, 2.0, rows.weight))
+    for wrong in (flipped, heavier):
+        with pytest.raises(RetainedMismatch):
+            model.unlearn(X[1:2], y[1:2], retained=wrong)
+    rows.weight[5] = 2.0
+    with pytest.raises(RetainedMismatch):
+        model.unlearn(X[1:2], y[1:2], retained=rows)

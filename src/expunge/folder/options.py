@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from expunge.folder.results import guarantee
 from expunge.folder.schema import load_schema
 from expunge.folder.table import Table, read
 from expunge.linear.rows import Rows
-from expunge.noise import Discrete, NoiseSource, OsEntropy, Seeded, source_of
+from expunge.noise import Discrete, NoiseSource, OsEntropy, source_of
 
 MODELS = ("logistic", "ridge", "ridge-classifier")
 MULTI_CLASS = ("multinomial", "ovr")
@@ -202,4 +201,4 @@ def noise_for(policy: Policy, seed: int | None, release: int) -> NoiseSource | D
             "a seed makes noise that can be repeated, and this folder is for production; leave the "
             "seed out (for tests, train a folder with a seed)"
         )
-    return Seeded(int.from_bytes(hashlib.sha256(f"{seed}/{release}".encode()).digest()))
+    return source_of("gaussian", seed, release)

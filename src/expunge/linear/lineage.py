@@ -37,7 +37,7 @@ from expunge.errors import InvalidInput, RetainedMismatch
 from expunge.linear import engine
 from expunge.linear.engine import State, Trace
 from expunge.linear.losses import Array
-from expunge.linear.rows import Matrix, Rows
+from expunge.linear.rows import Rows
 from expunge.linear.solver import Progress, silent
 from expunge.modelfile import ReleasedModel, digest, encode
 from expunge.noise import Discrete, NoiseSource, release
@@ -99,8 +99,8 @@ class Lineage:
         Payload digest of the current release's statement.
     content : bytes
         The published model file.
-    matched : (features, positions), optional
-        Retained rows that were matched with the members before.
+    matched : (rows, weights, positions), optional
+        Retained rows that were matched with the members before, and their weights then.
     """
 
     policy: Policy
@@ -111,7 +111,7 @@ class Lineage:
     number: int
     previous: str
     content: bytes
-    matched: tuple[Matrix, NDArray[np.int64]] | None = None
+    matched: tuple[Rows, Array, NDArray[np.int64]] | None = None
 
     def __repr__(self) -> str:
         """Say which release this is; nothing that is sealed."""
@@ -249,25 +249,30 @@ class Lineage:
     def match(self, rows: Rows) -> NDArray[np.int64]:
         """Return where the members are that rows stand for, −1 for weight 0: (n,).
 
-        All rows are hashed, once for the same features: later deletions drop rows from them.
+        All rows are hashed, once for the same rows: later deletions drop rows from them.
 
         Raises
         ------
         RetainedMismatch
             If a row is not one that the model retains.
         """
-        if self.matched is None or self.matched[0] is not rows.X:
-            live = np.flatnonzero(rows.weight)
-            known = rows.take(live)
-            positions = np.full(len(rows.weight), -1, dtype=np.int64)
-            try:
-                positions[live] = self.members.find(self.digests(known), known.ids)
-            except InvalidInput as error:
-                raise RetainedMismatch(
-                    f"the rows given as retained are not those of the training: {error}"
-                ) from error
-            self.matched = rows.X, positions
-        return self.matched[1]
+        if self.matched is not None:
+            known, weight, positions = self.matched
+            same = known.X is rows.X and known.target is rows.target and known.ids is rows.ids
+            live = rows.weight > 0
+            if same and np.array_equal(rows.weight[live], weight[live]):
+                return positions
+        present = np.flatnonzero(rows.weight)
+        left = rows.take(present)
+        positions = np.full(len(rows.weight), -1, dtype=np.int64)
+        try:
+            positions[present] = self.members.find(self.digests(left), left.ids)
+        except InvalidInput as error:
+            raise RetainedMismatch(
+                f"the rows given as retained are not those of the training: {error}"
+            ) from error
+        self.matched = rows, rows.weight.copy(), positions
+        return positions
 
     def digests(self, rows: Rows) -> Any:
         """Return the row digests (k, 32) of rows in the form in which they were trained on."""
