@@ -22,7 +22,8 @@ from expunge.errors import DataMissing
 from expunge.guarantee import epsilon_of, mu_of
 from expunge.linear import guo
 from expunge.linear.residuals import descend, gradient, gram_of, spectral_bound, steps
-from expunge.linear.rows import Rows, chain_length, make_rows
+from expunge.linear.rows import Rows, make_rows
+from expunge.linear.shards import chain_length
 
 EPSILON, DELTA, SIGMA = 1.0, 1e-5, 0.01
 TOLERANCE = SIGMA * mu_of(EPSILON, DELTA) / 2
@@ -63,7 +64,7 @@ def digits38() -> Case:
 
 def smoothness(rows: Rows, ridge: float) -> float:
     """Return an upper bound of the objective's curvature."""
-    return spectral_bound(gram_of(rows), chain_length(rows.X.shape[0])) / 4 + ridge
+    return spectral_bound(gram_of(rows), chain_length(rows.length)) / 4 + ridge
 
 
 def early_stopped(

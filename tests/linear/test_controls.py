@@ -15,7 +15,7 @@ from certificate_example import SIGNER
 from expunge.certificate import recheck
 from expunge.certificate.policy import Policy
 from expunge.guarantee import tolerance_for
-from expunge.linear import engine, lineage, rows, solver
+from expunge.linear import engine, lineage, passes, solver
 from expunge.linear.curvature import Curvature
 from expunge.linear.rows import make_rows
 from expunge.noise import OsEntropy, Seeded
@@ -146,7 +146,7 @@ def test_a_forgotten_evaluation_error_is_caught(monkeypatch):
     sigma = 1e-14
     with pytest.raises(engine.ToleranceUnreachable):
         Model(sigma=sigma)
-    monkeypatch.setattr(rows, "_gradient_error", lambda *_: 0.0)
+    monkeypatch.setattr(passes, "gradient_error", lambda *_: 0.0)
     monkeypatch.setattr(solver, "UNIT", 0.0)
     monkeypatch.setattr(engine, "UNIT", 0.0)
     monkeypatch.setattr(engine, "_check_reached", lambda state: None)

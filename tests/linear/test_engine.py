@@ -21,7 +21,8 @@ from expunge.errors import (
 from expunge.linear.bounds import guo_corollary1
 from expunge.linear.engine import fit, unlearn
 from expunge.linear.losses import LOSSES as TABLE
-from expunge.linear.rows import curvature_rows, evaluate, make_rows
+from expunge.linear.passes import curvature_rows, evaluate
+from expunge.linear.rows import make_rows
 from oracles import digits10, digits38, iris, minimiser
 
 TEN = np.arange(10)

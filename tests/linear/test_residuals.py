@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from expunge.linear import guo
+from expunge.linear.passes import evaluate
 from expunge.linear.residuals import (
     LOGISTIC,
     density_slack,
@@ -17,7 +18,7 @@ from expunge.linear.residuals import (
     spectral_bound,
     steps,
 )
-from expunge.linear.rows import evaluate, make_rows
+from expunge.linear.rows import make_rows
 from oracles import digits38, minimiser
 
 SMOOTH = 64.19606056

@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dpotrf
 
 from expunge.errors import ToleranceUnreachable
 from expunge.linear.losses import Array
-from expunge.linear.rows import gamma
+from expunge.linear.rounding import gamma
 
 MAX_SLACK = 0.01
 MAX_REMOVED = 64

@@ -26,7 +26,10 @@ from expunge.errors import (
 from expunge.linear.bounds import distance, reach, step_residual
 from expunge.linear.curvature import MAX_REMOVED, Curvature
 from expunge.linear.losses import Array
-from expunge.linear.rows import UNIT, Rows, curvature_rows, evaluate, single_threaded_blas
+from expunge.linear.passes import curvature_rows, evaluate
+from expunge.linear.rounding import UNIT
+from expunge.linear.rows import Rows
+from expunge.linear.shards import single_threaded_blas
 from expunge.linear.solver import (
     Objective,
     Point,

@@ -29,6 +29,7 @@ from expunge.guarantee import Assumption, Guarantee, Tag, View, guo_sigma, log_d
 from expunge.linear.bounds import guo_corollary1
 from expunge.linear.engine import check_count
 from expunge.linear.losses import Array
+from expunge.linear.passes import evaluate
 from expunge.linear.residuals import (
     LOGISTIC,
     THIRD_PAPER,
@@ -38,14 +39,9 @@ from expunge.linear.residuals import (
     sharp_bound,
     spectral_bound,
 )
-from expunge.linear.rows import (
-    UNIT,
-    Rows,
-    chain_length,
-    evaluate,
-    gamma,
-    single_threaded_blas,
-)
+from expunge.linear.rounding import UNIT, gamma
+from expunge.linear.rows import Rows
+from expunge.linear.shards import chain_length, single_threaded_blas
 from expunge.noise import NoiseSource
 
 MAX_NEWTON = 200
@@ -250,7 +246,7 @@ def remove(state: State, forget: Rows, retained: Rows, source: NoiseSource) -> S
         count=retained.count,
         removed=state.removed + forget.count,
     )
-    top = spectral_bound(new.gram, chain_length(retained.X.shape[0]) + new.removed)
+    top = spectral_bound(new.gram, chain_length(retained.length) + new.removed)
     for k in range(shift.shape[1]):
         columns = slice(k, k + 1)
         delta, added = _step(new, columns, shift[:, columns], retained.outputs(columns), top)
@@ -320,8 +316,8 @@ def _step(
         )
     delta = cho_solve(cho_factor(H), shift)
     size, norm_w = float(np.linalg.norm(delta)), float(np.linalg.norm(w))
-    norm = float(retained.norm[retained.weight > 0].max())
-    terms = chain_length(retained.X.shape[0]) + state.removed
+    norm = retained.radius
+    terms = chain_length(retained.length) + state.removed
     if mechanism.calibration == "library":
         remainder = sharp_bound(np.asarray(retained.X @ delta)[retained.weight > 0], math.sqrt(top))
     else:

@@ -19,7 +19,10 @@ from scipy.special import expit
 from expunge.errors import InvalidInput
 from expunge.linear.bounds import guo_corollary1, guo_theorem1, phi
 from expunge.linear.losses import LOSSES, Array
-from expunge.linear.rows import UNIT, Pass, Rows, chain_length, evaluate, single_threaded_blas
+from expunge.linear.passes import Pass, evaluate
+from expunge.linear.rounding import UNIT
+from expunge.linear.rows import Rows
+from expunge.linear.shards import chain_length, single_threaded_blas
 
 LOGISTIC = LOSSES["logistic"]
 THIRD_PAPER = 0.25

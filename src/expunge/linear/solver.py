@@ -20,15 +20,10 @@ from expunge.errors import InvalidInput, ToleranceUnreachable
 from expunge.linear.bounds import corrected_distance, reach
 from expunge.linear.curvature import Curvature, certify
 from expunge.linear.losses import LOSSES, Array, Loss
-from expunge.linear.rows import (
-    UNIT,
-    Pass,
-    Rows,
-    chain_length,
-    evaluate,
-    gamma,
-    max_leverage,
-)
+from expunge.linear.passes import Pass, evaluate, max_leverage
+from expunge.linear.rounding import UNIT, gamma
+from expunge.linear.rows import Rows
+from expunge.linear.shards import chain_length
 
 MAX_NEWTON = 200
 MAX_CHORD = 12
@@ -290,10 +285,10 @@ def _hessian(objective: Objective, found: Pass, W: Array) -> Array:
 
 def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvature:
     loss = objective.loss
-    top = float(rows.norm[rows.weight > 0].max(initial=0.0))
+    top = rows.radius
     margin_error = gamma(rows.width + 1) * top * float(np.linalg.norm(W))
     slack = math.expm1(min(2.0 * margin_error, 1.0)) + 10 * UNIT if loss.spread else 0.0
-    rounding = gamma(chain_length(rows.X.shape[0]) + 8)
+    rounding = gamma(chain_length(rows.length) + 8)
     curvature = certify(H, slack=slack, row_error=slack, rounding=rounding, ridge=objective.ridge)
     if not loss.spread:
         return curvature

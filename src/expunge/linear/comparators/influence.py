@@ -19,7 +19,7 @@ from expunge.linear.residuals import (
     sharp_bound,
     spectral_bound,
 )
-from expunge.linear.rows import chain_length
+from expunge.linear.shards import chain_length
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from expunge.errors import InvalidInput, ToleranceUnreachable
 from expunge.guarantee import Assumption, Grade, Guarantee, View, grade_of
 from expunge.linear.guo import solve
 from expunge.linear.losses import LOSSES, Array, Loss
+from expunge.linear.passes import Pass, evaluate
 from expunge.linear.residuals import gram_of, spectral_bound
-from expunge.linear.rows import Pass, Rows, chain_length, evaluate
+from expunge.linear.rows import Rows
+from expunge.linear.shards import chain_length
 
 SMOOTHNESS = {"logistic": 0.25, "squared": 1.0}
 SLOPE = 1.0  # sup |ℓ'| of the logistic loss
@@ -86,7 +88,7 @@ class Problem:
     @property
     def smoothness(self) -> float:
         """L: an upper bound of the trained objective's curvature, sum units."""
-        top = spectral_bound(gram_of(self.rows), chain_length(self.rows.X.shape[0]))
+        top = spectral_bound(gram_of(self.rows), chain_length(self.rows.length))
         return SMOOTHNESS[self.loss] * top + self.ridge
 
     @property
@@ -173,7 +175,7 @@ def pose(
     """
     if loss not in SMOOTHNESS:
         raise InvalidInput(f"loss must be one of {sorted(SMOOTHNESS)}, got {loss!r}")
-    longest = float(rows.norm[rows.weight > 0].max(initial=0.0))
+    longest = rows.radius
     if longest > norm * (1.0 + 1e-12):
         raise InvalidInput(f"a row has norm {longest:.6g}, the public bound is {norm:.6g}")
     forget = np.unique(np.asarray(forget, dtype=np.intp))
