@@ -23,8 +23,8 @@ Array = NDArray[np.float64]
 Label = str | int | float | bool
 
 FORMAT = "expunge-model/1"
-REGRESSION = ("squared", "poisson", "gamma")
-LOSSES = ("logistic", "softmax", "logistic-ovr", *REGRESSION)
+REGRESSION = ("squared", "poisson", "gamma", "huber")
+LOSSES = ("logistic", "softmax", "logistic-ovr", "squared-hinge", *REGRESSION)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,8 @@ class ReleasedModel:
     intercept : ndarray of float64, (K,), or None
         None for a model without an intercept.
     loss : str
-        logistic (K = 1), softmax or logistic-ovr (K classes), or squared.
+        logistic (K = 1), softmax or logistic-ovr (K classes), squared-hinge (either), or one of
+        `REGRESSION`.
     classes : tuple or None
         Labels in the order of the scores; with K = 1, the label below zero and the one above it.
         None for a regressor.

@@ -16,20 +16,21 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 
 from expunge.certificate.distance import distance_bound
-from expunge.certificate.residual import Rows, gradient
+from expunge.certificate.residual import UNIT, Rows, gradient
 from expunge.errors import InvalidInput
 
 Array = NDArray[np.float64]
 
 
 def problem(rng: np.random.Generator, loss: str, n: int, d: int, scale: float = 1.0) -> Rows:
-    outputs = {"logistic": 1, "softmax": 3, "logistic-ovr": 3, "squared": 2}[loss]
+    outputs = {"logistic": 1, "softmax": 3, "logistic-ovr": 3}.get(loss, 2)
     X = scale * rng.normal(size=(n, d)) * rng.uniform(0.1, 2, size=d)
     scores = X @ rng.normal(size=(d, outputs)) + rng.normal(size=(n, outputs))
     if loss == "softmax":
         target = np.eye(outputs)[scores.argmax(axis=1)]
     else:
-        target = scores if loss == "squared" else np.where(scores > 0, 1.0, -1.0)
+        real = loss in ("squared", "huber")
+        target = scores if real else np.where(scores > 0, 1.0, -1.0)
     weight = np.where(rng.random(n) < 0.2, 0.0, rng.uniform(0.5, 2, n))
     return Rows(X, target, weight)
 
@@ -161,7 +162,7 @@ def test_sparse_rows_give_the_same(loss: str, intercept: bool) -> None:
     assert other.residual == pytest.approx(dense.residual, rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [*LOSSES, "squared-hinge", "huber"])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
 def test_rounding_bound_covers_the_error_against_fifty_digits(loss: str, scale: float) -> None:
     rng = np.random.default_rng(7)
@@ -175,6 +176,33 @@ def test_rounding_bound_covers_the_error_against_fifty_digits(loss: str, scale: 
         )
     assert float(error) <= found.error
     assert found.error <= 1e-13 * (1 + np.linalg.norm(found.value) + np.linalg.norm(W))
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, "squared-hinge", "huber"])
+def test_rounding_bound_covers_margins_that_cancel(loss: str) -> None:
+    """Large opposite features, almost equal weights: the margins' error is all that counts."""
+    rng = np.random.default_rng(11)
+    rows = problem(rng, loss, 12, 1)
+    large = 1e8 * rng.normal(size=(12, 1))
+    target = rng.normal(size=rows.target.shape) / 9 if loss in ("squared", "huber") else rows.target
+    rows = Rows(np.hstack([large, -large]), target, rows.weight)
+    W = np.full((3, target.shape[1]), 1 / 3)
+    W[1] += 1e-9 * rng.normal(size=target.shape[1])
+    found = gradient(rows, W, loss, 0.5, True)
+    exact = _exact_gradient(rows, W, loss, 0.5)
+    with mpmath.workdps(50):
+        errors = [abs(exact[i][k] - mpmath.mpf(found.value[i, k])) for i, k in np.ndindex(W.shape)]
+    assert (np.array(errors, dtype=float) <= found.errors.ravel()).all()
+    assert max(errors) > 100 * 2.0**-52 * np.abs(found.value).max()
+
+
+def test_rounding_bound_covers_a_sum_that_cancels() -> None:
+    """Many equal terms against one that takes all of them back: only the additions have errors."""
+    n, x, y = 2**17, 1 / 3, 0.7
+    rows = Rows(np.r_[np.full(n, x), -x][:, None], np.full((n + 1, 1), y), np.r_[np.ones(n), n])
+    found = gradient(rows, np.zeros((1, 1)), "squared", 1.0, False)
+    error = abs(float(found.value[0, 0]))
+    assert 50 * UNIT * 2 * n * x * y < error <= found.error
 
 
 def _exact_gradient(rows: Rows, W: Array, loss: str, l2: float) -> list[list[Any]]:
@@ -196,6 +224,10 @@ def _exact_gradient(rows: Rows, W: Array, loss: str, l2: float) -> list[list[Any
                     c = mpmath.exp(m[k]) / mpmath.fsum(map(mpmath.exp, m)) - y
                 elif loss == "squared":
                     c = m[k] - y
+                elif loss == "huber":
+                    c = max(mp(-1), min(mp(1), m[k] - y))
+                elif loss == "squared-hinge":
+                    c = -2 * y * max(mp(0), 1 - y * m[k])
                 else:
                     c = -y / (1 + mpmath.exp(y * m[k]))
                 for i in range(p):

@@ -15,7 +15,7 @@ from certificate_example import SIGNER
 from expunge.certificate import recheck
 from expunge.certificate.policy import Policy
 from expunge.guarantee import tolerance_for
-from expunge.linear import engine, lineage, passes, solver
+from expunge.linear import deletion, engine, lineage, objective, passes, solver
 from expunge.linear.curvature import Curvature
 from expunge.linear.rows import make_rows
 from expunge.noise import OsEntropy, Seeded
@@ -98,7 +98,7 @@ def test_the_honest_engine_passes(data, loss, intercept):
 
 def bounded(monkeypatch):
     """Let the engine believe whatever it computed."""
-    monkeypatch.setattr(engine, "distance", lambda *_: 0.0)
+    monkeypatch.setattr(deletion, "distance", lambda *_: 0.0)
 
 
 def test_doing_nothing_is_caught(monkeypatch):
@@ -135,9 +135,9 @@ def test_a_stale_factor_is_caught(monkeypatch):
 def test_a_gradient_of_other_rows_is_caught(monkeypatch):
     model = Model()
     bounded(monkeypatch)
-    real = engine.evaluate
+    real = deletion.evaluate
     other = model.rows.take(np.arange(100, 112))
-    monkeypatch.setattr(engine, "evaluate", lambda rows, *a, **k: real(other, *a, **k))
+    monkeypatch.setattr(deletion, "evaluate", lambda rows, *a, **k: real(other, *a, **k))
     assert model.failed(model.delete()) == {"evidence"}
 
 
@@ -148,7 +148,8 @@ def test_a_forgotten_evaluation_error_is_caught(monkeypatch):
         Model(sigma=sigma)
     monkeypatch.setattr(passes, "gradient_error", lambda *_: 0.0)
     monkeypatch.setattr(solver, "UNIT", 0.0)
-    monkeypatch.setattr(engine, "UNIT", 0.0)
+    monkeypatch.setattr(objective, "UNIT", 0.0)
+    monkeypatch.setattr(deletion, "UNIT", 0.0)
     monkeypatch.setattr(engine, "_check_reached", lambda state: None)
     bounded(monkeypatch)
     model = Model(sigma=sigma)

@@ -10,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from sklearn import linear_model
+from sklearn import linear_model, svm
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
 from sklearn.model_selection import GridSearchCV
@@ -28,8 +28,11 @@ from expunge.errors import (
     RetainedMismatch,
     UnknownRecord,
 )
-from expunge.linear.estimators import (
+from expunge.linear import (
+    ElasticNet,
     GammaRegressor,
+    HuberRegressor,
+    LinearSVC,
     LogisticRegression,
     PoissonRegressor,
     Ridge,
@@ -43,8 +46,11 @@ ALL = [
     RidgeClassifier(),
     PoissonRegressor(),
     GammaRegressor(),
+    LinearSVC(),
+    ElasticNet(),
+    HuberRegressor(),
 ]
-REGRESSORS = (Ridge, PoissonRegressor, GammaRegressor)
+REGRESSORS = (Ridge, PoissonRegressor, GammaRegressor, ElasticNet, HuberRegressor)
 
 
 @parametrize_with_checks(ALL)
@@ -117,6 +123,107 @@ def test_log_links_agree_with_scikit_learn(name, intercept, weighted):
         ours.fit(X, -y - 1)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("scaling", [None, 1.0, 3.0])
+@pytest.mark.parametrize("name", ["cancer", "iris"])
+def test_support_vectors_agree_with_scikit_learn(name, scaling, weighted):
+    X, y = data(name)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y)) if weighted else None
+    options = {"C": 0.5, "fit_intercept": scaling is not None, "intercept_scaling": scaling or 1.0}
+    ours = LinearSVC(**options, sigma=1e-7).fit(X, y, weight)
+    theirs = svm.LinearSVC(**options, dual=False, tol=1e-12, max_iter=10000).fit(X, y, weight)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+    np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.95])
+def test_elastic_net_agrees_with_scikit_learn(ratio, intercept, weighted):
+    X, y = data("diabetes")
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y)) if weighted else None
+    options = {"alpha": 0.3, "l1_ratio": ratio, "fit_intercept": intercept}
+    ours = ElasticNet(**options, sigma=1e-6).fit(X, y, weight)
+    theirs = linear_model.ElasticNet(**options, tol=1e-13, max_iter=10**6).fit(X, y, weight)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-4)
+    if ratio:
+        solution = ours._lineage.state.weights[:10, 0]
+        assert ((solution == 0) == (theirs.coef_ == 0)).all()
+
+
+def test_elastic_net_needs_no_retained_data_and_a_lasso_is_refused():
+    X, y = data("diabetes")
+    model = ElasticNet(alpha=0.1).fit(X, y)
+    for i in range(0, 300, 3):
+        model.unlearn(X[i : i + 3], y[i : i + 3])
+    fresh = ElasticNet(alpha=0.1 * len(y) / 142).fit(X[300:], y[300:])
+    a, b = model._lineage.state.weights, fresh._lineage.state.weights
+    assert np.linalg.norm(a - b) <= 1e-8 * np.linalg.norm(b)
+    with pytest.raises(InvalidInput, match="no distance can be proved"):
+        ElasticNet(l1_ratio=1.0).fit(X, y)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_huber_agrees_with_scikit_learn_at_its_scale(weighted):
+    X, y = data("diabetes")
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y)) if weighted else None
+    y = y - np.median(y)
+    theirs = linear_model.HuberRegressor(alpha=0.01, tol=1e-9, max_iter=10000).fit(X, y, weight)
+    s = theirs.scale_
+    options = {"alpha": 0.01 * s, "threshold": 1.35 * s, "intercept_scaling": 30.0}
+    ours = HuberRegressor(**options, sigma=1e-3).fit(X, y, weight)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=0.2)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=0.2)
+
+
+@pytest.mark.parametrize("ours", [LogisticRegression, RidgeClassifier, LinearSVC])
+def test_class_weights_agree_with_scikit_learn_and_balanced_is_refused(ours):
+    """Of many classes, scikit-learn's LinearSVC weighs positive rows only; ours weighs all."""
+    X, y = data("cancer" if ours is LinearSVC else "iris")
+    given = {0: 3.0} if ours is LinearSVC else {0: 3.0, 2: 0.25}
+    theirs = {
+        LogisticRegression: linear_model.LogisticRegression(solver="newton-cholesky", tol=1e-12),
+        RidgeClassifier: linear_model.RidgeClassifier(),
+        LinearSVC: svm.LinearSVC(dual=False, tol=1e-12),
+    }[ours].set_params(class_weight=given)
+    model = ours(class_weight=given, sigma=1e-7).fit(X, y)
+    np.testing.assert_allclose(model.coef_, theirs.fit(X, y).coef_, atol=1e-5)
+    model.unlearn(X[:2], y[:2], retained=(X[2:], y[2:]))
+    for bad in ("balanced", {0: -1.0}, {0: np.nan}):
+        with pytest.raises(InvalidInput, match="class_weight"):
+            ours(class_weight=bad).fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [LinearSVC(intercept_scaling=2.0), HuberRegressor()])
+def test_penalised_models_continue_from_disk(tmp_path, estimator):
+    X, y = data("cancer")
+    model = clone(estimator).fit(X, y)
+    model.unlearn(X[:1], y[:1], retained=(X[1:], y[1:]))
+    model.save_state(tmp_path / "state")
+    again = clone(estimator).load_state(tmp_path / "state")
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    again.unlearn(X[1:2], y[1:2], retained=(X[2:], y[2:]))
+    assert again.n_features_in_ == X.shape[1]
+    with pytest.raises(InvalidInput, match="construct it with the same"):
+        clone(estimator).set_params(intercept_scaling=3.0).load_state(tmp_path / "state")
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_large_softmax_agrees_with_scikit_learn(intercept):
+    X, y = load_digits(return_X_y=True)
+    X = np.hstack([X / 16] + [np.roll(X / 16, k, axis=1) for k in range(1, 7)])
+    options = {"C": 0.1, "fit_intercept": intercept}
+    ours = LogisticRegression(**options, sigma=1e-2).fit(X, y)
+    theirs = linear_model.LogisticRegression(**options, tol=1e-9, max_iter=10000).fit(X, y)
+    solution = ours._lineage.state.weights[: X.shape[1]].T
+    np.testing.assert_allclose(solution, theirs.coef_, atol=1e-4)
+    certificate = ours.unlearn(X[:5], y[:5], retained=(X[5:], y[5:]))
+    assert certificate.grade == "certified"
+    fresh = LogisticRegression(**options, sigma=1e-2).fit(X[5:], y[5:])._lineage.state.weights
+    assert np.linalg.norm(fresh - ours._lineage.state.weights) <= 2 * ours.policy_.tolerance
+
+
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
 def test_unlearning_reaches_a_retrain(estimator):
     X, y = data("diabetes" if isinstance(estimator, REGRESSORS) else "iris")
@@ -127,7 +234,7 @@ def test_unlearning_reaches_a_retrain(estimator):
         certificate = gone.unlearn(X[rows], y[rows], retained=(X[keep_now], y[keep_now]))
         assert not certificate.production
     fresh = clone(estimator).set_params(random_state=4)
-    if isinstance(estimator, PoissonRegressor | GammaRegressor):
+    if isinstance(estimator, PoissonRegressor | GammaRegressor | ElasticNet):
         fresh.set_params(alpha=estimator.alpha * len(y) / keep.sum())
     fresh.fit(X[keep], y[keep])
     a, b = gone._lineage.state.weights, fresh._lineage.state.weights

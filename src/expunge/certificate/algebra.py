@@ -208,6 +208,7 @@ def check_policy(certificate: Certificate, policy: Policy, payload: bytes) -> Ch
         "lineage": (certificate.budget.lineage, policy.lineage),
         "loss": (parameters.get("loss"), policy.loss),
         "l2Total": (number(parameters.get("l2Total")), policy.l2),
+        "l1Total": (number(parameters.get("l1Total", "0")), policy.l1),
         "sigma": (evidence.sigma, policy.sigma),
         "toleranceFit": (evidence.tolerance_fit, policy.tolerance),
         "toleranceUnlearn": (evidence.tolerance_unlearn, policy.tolerance),

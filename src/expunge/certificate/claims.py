@@ -101,6 +101,8 @@ def is_production(policy: Policy, noise: NoiseRecord) -> bool:
 def with_parameters(algorithm: Algorithm, policy: Policy) -> Algorithm:
     """The algorithm with the public parameters that the policy fixes."""
     fixed = {"loss": policy.loss, "l2Total": decimals.lossless(policy.l2)}
+    if policy.l1:
+        fixed["l1Total"] = decimals.lossless(policy.l1)
     return replace(algorithm, parameters={**algorithm.parameters, **fixed})
 
 

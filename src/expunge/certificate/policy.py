@@ -23,6 +23,8 @@ from expunge.guarantee import Tag, Unit
 from expunge.modelfile import LOSSES
 from expunge.noise import grid_exponent
 
+PENALISED = ("squared-hinge", "huber")
+"""Losses whose curvature jumps: only the penalty bounds a distance, so it must reach everything."""
 NOISES = ("osEntropy", "seeded", "openDp")
 SLACK = 1e-9
 """Relative slack of every comparison of printed numbers (certificate.md §5)."""
@@ -63,6 +65,8 @@ class Policy:
         A name in `expunge.modelfile.LOSSES`.
     l2 : float
         Λ > 0 of (Λ/2)‖w‖², in units of the sum objective.
+    l1 : float
+        ν ≥ 0 of ν‖w‖₁, in the same units; above 0 with squared loss only.
     fit_intercept : bool
         Whether an intercept is fitted; it is never penalised.
     features, outputs : int
@@ -106,6 +110,7 @@ class Policy:
     sigma: float
     tolerance: float
     capacity: int
+    l1: float = 0.0
     feature_map: Any = None
     feature_map_tag: Tag = Tag.enforced
     classes: tuple[Label, ...] | None = None
@@ -126,6 +131,7 @@ class Policy:
             raise InvalidInput(f"delta must lie in (0, 1); got {self.delta!r}")
         if self.loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}; got {self.loss!r}")
+        self._check_penalties()
         if self.unit not in get_args(Unit):
             raise InvalidInput(f"unit must be record or person; got {self.unit!r}")
         if self.noise not in NOISES:
@@ -140,6 +146,17 @@ class Policy:
                 f"release(s) really give epsilon {self.epsilon_at(self.releases):.4g} at delta "
                 f"{self.delta:g}, more than the {self.epsilon:g} asked for; raise sigma or "
                 "epsilon, or lower the tolerance or the number of releases"
+            )
+
+    def _check_penalties(self) -> None:
+        if not (isinstance(self.l1, int | float) and math.isfinite(self.l1) and self.l1 >= 0):
+            raise InvalidInput(f"l1 must be a finite number of at least 0; got {self.l1!r}")
+        if self.l1 > 0 and self.loss != "squared":
+            raise InvalidInput(f"l1 goes with loss squared only; got {self.l1!r} with {self.loss}")
+        if self.fit_intercept and self.loss in PENALISED:
+            raise InvalidInput(
+                f"no distance can be certified for loss {self.loss} with an intercept that is not "
+                "penalised, since its curvature jumps; append a constant feature instead"
             )
 
     @property
@@ -239,10 +256,11 @@ _LABELS = schema.many(schema.Kind(_read_label, _write_label), least=1)
 
 POLICY = schema.block(
     Policy,
-    {"l2": "l2Total", "noise": "noiseSource"},
+    {"l2": "l2Total", "l1": "l1Total", "noise": "noiseSource"},
     lineage=schema.DIGEST,
     loss=schema.choice(LOSSES),
     l2=schema.EXACT,
+    l1=schema.EXACT,
     fit_intercept=schema.FLAG,
     features=schema.integer(1),
     outputs=schema.integer(1),

@@ -122,7 +122,8 @@ def _evidence(certificate: Release, published: NDArray[np.float64], sealed: Seal
             sealed.weights,
             str(parameters.get("loss")),
             algebra.number(parameters.get("l2Total")),
-            sealed.weights.shape[0] > rows.features.shape[1],
+            sealed.weights.shape[0] > rows.width,
+            l1=algebra.number(parameters.get("l1Total", "0")),
             enough=evidence.tolerance_unlearn,
         )
     except ExpungeError as error:

@@ -16,7 +16,7 @@ from expunge.folder.operations import Asked, Forgotten
 from expunge.linear import engine
 from expunge.linear.engine import State, Trace
 from expunge.linear.rows import Rows
-from expunge.linear.solver import Progress, silent
+from expunge.linear.objective import Progress, silent
 
 
 def copy_before(setting: Setting) -> Path:
@@ -45,5 +45,5 @@ def _keep_everything(
     part = state.parts[0]
     residual = float(np.linalg.norm(part.base.gradient))
     return kept, Trace(
-        "bounded", state.bound, residual, part.base.error, part.curvature.floor, 0, 0
+        "bounded", state.bound, residual, part.base.error, part.floor, 0, 0
     )

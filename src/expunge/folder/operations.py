@@ -39,7 +39,7 @@ from expunge.folder.store import Folder, create, opened, require_free
 from expunge.folder.table import Table, read_ids
 from expunge.linear.lineage import Context, Lineage, Step, begin
 from expunge.linear.rows import Rows
-from expunge.linear.solver import Progress, silent
+from expunge.linear.objective import Progress, silent
 
 _T = TypeVar("_T")
 

@@ -6,11 +6,14 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "GammaRegressor": "estimators",
-    "LogisticRegression": "estimators",
-    "PoissonRegressor": "estimators",
-    "Ridge": "estimators",
-    "RidgeClassifier": "estimators",
+    "ElasticNet": "regressors",
+    "GammaRegressor": "regressors",
+    "HuberRegressor": "regressors",
+    "LinearSVC": "classifiers",
+    "LogisticRegression": "classifiers",
+    "PoissonRegressor": "regressors",
+    "Ridge": "regressors",
+    "RidgeClassifier": "classifiers",
     "Rows": "rows",
     "make_rows": "rows",
 }

@@ -134,6 +134,40 @@ def corrected_distance(
     return min(plain, correction + wrong * plain)
 
 
+def floor_without_hessian(l2: float, size: float, least: float) -> float:
+    """Bound ``λ_min`` of a Hessian with penalised weights and free intercepts from below.
+
+    Parameters
+    ----------
+    l2 : float
+        Λ of the weights.
+    size : float
+        ``L ≥ Σ_i s_i λ_max(M_i) ‖x_i‖²``, ``M_i`` the curvature of row i in its margins.
+    least : float
+        ``m ≤ λ_min(Σ_i s_i M_i)``, over intercepts that sum to zero for softmax.
+
+    Notes
+    -----
+    Along weights U and intercepts v: ``Σ s_i ‖M_i^½(Uᵀx_i + v)‖² + Λ‖U‖²``. By ``‖a + b‖² ≥
+    (1 − t)‖b‖² − (1/t − 1)‖a‖²`` that is at least ``(1 − t)m‖v‖² + (Λ − (1/t − 1)L)‖U‖²`` for every
+    t in (0, 1). With ``u = 1/t − 1`` the factors ``mu/(1 + u)`` and ``Λ − uL`` are equal where
+    ``Lu² + (m + L − Λ)u = Λ``.
+
+    Examples
+    --------
+    >>> floor_without_hessian(1.0, 0.0, 5.0), round(floor_without_hessian(1.0, 100.0, 100.0), 4)
+    (1.0, 0.4963)
+    """
+    if not least > 0.0:
+        return 0.0
+    if size == 0.0:
+        return min(l2, least)
+    b = least + size - l2
+    root = math.hypot(b, 2.0 * math.sqrt(l2 * size))
+    u = 2.0 * l2 / (b + root) if b > 0.0 else (root - b) / (2.0 * size)
+    return max(min(least * u / (1.0 + u), l2 - u * size) * (1.0 - 1e-9), 0.0)
+
+
 def guo_corollary1(third: float, operator_norm: float, delta: Array, margins: Array) -> float:
     """Return Guo et al.'s data-dependent residual bound ``γ‖X‖₂‖δ‖‖Xδ‖`` (2020, Corollary 1).
 

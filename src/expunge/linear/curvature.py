@@ -106,6 +106,11 @@ class Curvature:
         """Return ``L⁻¹g``."""
         return dtrsm(1.0, self.chol, g, lower=1)
 
+    def product(self, v: Array) -> Array:
+        """Return ``Av``."""
+        y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+        return dtrmm(1.0, self.chol, y - self.Z @ (self.Z.T @ y), lower=1)
+
     def norm(self, v: Array) -> float:
         """Return ``√tr(vᵀAv)``, rounded up."""
         y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)

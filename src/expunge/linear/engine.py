@@ -23,53 +23,14 @@ from expunge.errors import (
     RetainedMismatch,
     ToleranceUnreachable,
 )
-from expunge.linear.bounds import distance, reach, step_residual
-from expunge.linear.curvature import MAX_REMOVED, Curvature
+from expunge.linear.deletion import Part, deletion_of, fit_part
 from expunge.linear.losses import Array
-from expunge.linear.passes import curvature_rows, evaluate
-from expunge.linear.rounding import UNIT
-from expunge.linear.rows import Rows
+from expunge.linear.objective import Objective, Progress, objective_of, silent
+from expunge.linear.rows import Rows, Source
 from expunge.linear.shards import single_threaded_blas
-from expunge.linear.solver import (
-    Objective,
-    Point,
-    Progress,
-    certified_distance,
-    measure,
-    minimise,
-    objective_of,
-    silent,
-)
 
 Counts = NDArray[np.int64]
-FAR = 0.5
-SLOW = 0.1
-MAX_PASSES = 20
-LOST = 30.0
-
-
-@dataclass(frozen=True, repr=False)
-class Part:
-    """One problem with one Hessian: all of the model, or one class of a one-vs-rest model.
-
-    Attributes
-    ----------
-    weights : (p, C) float64
-        The current solution, before noise. Secret.
-    base : Point
-        The last measured point, with the gradient over the rows that are retained *now* there.
-    anchor : (p, C) float64
-        Where the curvature was evaluated.
-    curvature : Curvature
-    bound : float
-        Proved upper bound of ``‖weights − ŵ‖₂``.
-    """
-
-    weights: Array
-    base: Point
-    anchor: Array
-    curvature: Curvature
-    bound: float
+STACKED = ("logistic-ovr", "squared-hinge")
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,9 +40,9 @@ class State:
     Attributes
     ----------
     loss : str
-        ``logistic``, ``softmax``, ``logistic-ovr`` or ``squared``.
-    l2 : float
-        Λ, sum units.
+        A policy's loss: a name in :data:`expunge.linear.losses.LOSSES`, or ``logistic-ovr``.
+    l2, l1 : float
+        Λ and ν, sum units.
     intercept : bool
     tolerance : float
         The public τ, a Euclidean distance over all parameters.
@@ -95,6 +56,7 @@ class State:
 
     loss: str
     l2: float
+    l1: float
     intercept: bool
     tolerance: float
     count: int
@@ -108,7 +70,7 @@ class State:
     @property
     def objective(self) -> Objective:
         """The objective of each part."""
-        return objective_of(self.loss, self.l2, self.intercept)
+        return objective_of(self.loss, self.l2, self.intercept, self.l1)
 
     @property
     def weights(self) -> Array:
@@ -142,10 +104,11 @@ class Trace:
 
 @single_threaded_blas()
 def fit(
-    rows: Rows,
+    rows: Source,
     *,
     loss: str,
     l2: float,
+    l1: float = 0.0,
     tolerance: float,
     classes: bool,
     progress: Progress = silent,
@@ -154,10 +117,10 @@ def fit(
 
     Parameters
     ----------
-    rows : Rows
+    rows : Source
     loss : str
-    l2 : float
-        Λ > 0, sum units.
+    l2, l1 : float
+        Λ > 0 and ν ≥ 0, sum units.
     tolerance : float
         τ > 0, a distance.
     classes : bool
@@ -171,33 +134,37 @@ def fit(
     InvalidInput
         If there is no row, or no row of some class.
     """
-    objective = objective_of(loss, l2, rows.intercept)
+    objective = objective_of(loss, l2, rows.intercept, l1)
     if rows.count == 0:
         raise InvalidInput("no rows of positive weight to fit")
     members = _members(rows, classes)
     if (members < 1).any():
         raise InvalidInput("every class needs at least one row of positive weight")
-    parts = []
-    for columns in _columns(loss, rows.target.shape[1]):
-        found = minimise(
-            objective,
-            rows.outputs(columns),
-            np.zeros((rows.width, columns.stop - columns.start)),
-            progress,
-        )
-        parts.append(Part(found.point.W, found.point, found.anchor, found.curvature, found.bound))
+    columns = _columns(loss, rows.columns)
+    target = tolerance / math.sqrt(len(columns))
+    found = [
+        fit_part(objective, rows.outputs(c), c.stop - c.start, target, progress) for c in columns
+    ]
     state = State(
-        loss, float(l2), rows.intercept, float(tolerance), rows.count, members, tuple(parts)
+        loss,
+        float(l2),
+        float(l1),
+        rows.intercept,
+        float(tolerance),
+        rows.count,
+        members,
+        tuple(part for part, _, _ in found),
     )
     _check_reached(state)
-    return state, _trace(state, "fitted", 0, len(parts))
+    passes, refreshes = (sum(numbers) for numbers in list(zip(*found, strict=True))[1:])
+    return state, _trace(state, "fitted", passes, refreshes)
 
 
 @single_threaded_blas()
 def unlearn(
     state: State,
     forget: Rows,
-    retained: Rows | Callable[[], Rows] | None = None,
+    retained: Source | Callable[[], Source] | None = None,
     progress: Progress = silent,
 ) -> tuple[State, Trace]:
     """Delete rows; return the new state and its trace, or raise and change nothing.
@@ -207,7 +174,7 @@ def unlearn(
     state : State
     forget : Rows
         The deleted rows exactly as they were trained on (the caller checks that they were).
-    retained : Rows or callable returning Rows, optional
+    retained : Source or callable returning one, optional
         All rows retained after this deletion; used, and a callable called, only if the bound does
         not suffice. Without them only the bound can be used.
     progress : callable, optional
@@ -223,7 +190,7 @@ def unlearn(
     ToleranceUnreachable
         If float64 cannot prove the tolerance on the retained rows.
     """
-    columns = _columns(state.loss, forget.target.shape[1])
+    columns = _columns(state.loss, forget.columns)
     members = state.members - _members(forget, bool(len(state.members)))
     count = state.count - forget.count
     if count < 1 or (members < 1).any():
@@ -233,7 +200,7 @@ def unlearn(
             + "; a model of what is retained does not exist: retire the model instead"
         )
     work = [
-        _Deletion(state, part, forget.outputs(c))
+        deletion_of(state.objective, part, forget.outputs(c))
         for part, c in zip(state.parts, columns, strict=True)
     ]
     bound = math.hypot(*(w.bound for w in work))
@@ -250,136 +217,23 @@ def unlearn(
     return new, _trace(new, path, passes, refreshes)
 
 
-class _Deletion:
-    """The deletion of some rows from one part, on its way up the ladder."""
-
-    def __init__(self, state: State, part: Part, forget: Rows) -> None:
-        self.objective, self.anchor = state.objective, part.anchor
-        self.passes = self.refreshes = 0
-        self.base = _subtract(self.objective, part.base, forget)
-        self.curvature = _downdate(self.objective, part, forget)
-        self.step()
-
-    def step(self) -> None:
-        """Step from the base with the factor at hand, and bound what is left."""
-        self.weights, self.bound, self.residual = self.base.W, math.inf, math.inf
-        self.moved = self.change = math.inf
-        if self.curvature is None:
-            return
-        A, pack = self.curvature, self.objective.pack
-        gradient, outputs = pack(self.base.gradient), self.anchor.shape[1]
-        found, moved = A.solve(gradient)
-        delta = -found
-        self.weights = self.objective.centre(self.base.W + self.objective.unpack(delta, outputs))
-        a, s = self.base.change, A.margin_change(delta)
-        penalty = pack(np.tile(self.objective.penalty(len(self.anchor)), (1, outputs)))
-        ridge = float(np.sum(penalty * delta * delta))
-        loss_moved = math.sqrt(max(moved**2 - ridge, 0.0))
-        error = A.error
-        self.moved, self.change = moved, a + s
-        self.residual = step_residual(a, s, moved=moved, loss_moved=loss_moved, slack=error)
-        self.residual += A.defect(gradient, delta) + self.objective.rounding(A, self.base)[0]
-        self.bound = distance(reach(self.residual * (1 + 2 * error), a + s, A.top), A.floor)
-        self.bound += (outputs + 2) * UNIT * float(np.linalg.norm(self.weights))
-
-    def climb(self, retained: Rows, target: float, progress: Progress) -> None:
-        """Measure and refresh until the bound is at most ``target``."""
-        while self.bound > target and not self.refreshes:
-            if (
-                self.curvature is None
-                or self.change > LOST
-                or self.passes >= MAX_PASSES
-                or not self._measure(retained, target, self.curvature)
-            ):
-                self._refresh(retained, progress)
-
-    def _measure(self, retained: Rows, target: float, A: Curvature) -> bool:
-        """Take one pass at the current weights; False if a new Hessian is due."""
-        where = (self.objective, retained, self.weights, self.anchor, self.change)
-        point = measure(*where)
-        bound, after = certified_distance(A, point, self.objective)
-        self.passes += 1
-        if bound > target and certified_distance(A, _exact(point), self.objective)[0] <= target:
-            point = measure(*where, fine=True)
-            bound, after = certified_distance(A, point, self.objective)
-            self.passes += 1
-        if after > 1.1 * self.residual + self.objective.rounding(A, point)[0]:
-            raise RetainedMismatch(
-                "the gradient over the rows given as retained is larger than the rows the model "
-                "retains can give: some row is missing, altered or should have been deleted"
-            )
-        self.base, self.bound = point, bound
-        if self.bound <= target:
-            self.weights = point.W
-            return True
-        if not (point.change <= FAR and after < SLOW * self.moved):
-            return False
-        self.step()
-        return True
-
-    def _refresh(self, retained: Rows, progress: Progress) -> None:
-        progress("new Hessian over the retained rows")
-        start = self.base.W if self.change > LOST else self.weights
-        try:
-            found = minimise(self.objective, retained, start, progress)
-        except ToleranceUnreachable:
-            found = minimise(self.objective, retained, np.zeros_like(self.weights), progress)
-        self.refreshes += 1
-        self.base, self.anchor, self.curvature = found.point, found.anchor, found.curvature
-        self.weights, self.bound = found.point.W, found.bound
-
-    def part(self) -> Part:
-        if self.curvature is None:
-            raise ToleranceUnreachable("no certified curvature")
-        return Part(self.weights, self.base, self.anchor, self.curvature, self.bound)
-
-
-def _subtract(objective: Objective, base: Point, forget: Rows) -> Point:
-    """Take the deleted rows out of the gradient at the base."""
-    gone = evaluate(forget, objective.loss, base.W, fine=True)
-    rounding = gone.error + 2 * UNIT * float(np.linalg.norm(base.gradient))
-    errors = base.errors
-    if errors is not None and gone.errors is not None:
-        errors = errors + gone.errors + 2 * UNIT * np.abs(base.gradient)
-    return Point(base.W, base.gradient - gone.gradient, base.error + rounding, base.change, errors)
-
-
-def _downdate(objective: Objective, part: Part, forget: Rows) -> Curvature | None:
-    """Take the deleted rows out of the curvature; None if what is left cannot be certified."""
-    loss, anchor = objective.loss, part.anchor
-    rank = forget.count * (anchor.shape[1] if loss.coupled else 1)
-    try:
-        if rank <= max(MAX_REMOVED, len(part.curvature.chol) // 4):
-            return part.curvature.remove(curvature_rows(forget, loss, anchor))
-        gram = evaluate(forget, loss, anchor, hessian=True).hessian
-        return None if gram is None else part.curvature.remove_gram(gram, rank)
-    except ToleranceUnreachable:
-        return None
-
-
-def _exact(point: Point) -> Point:
-    """Return the point as if its gradient had no rounding error."""
-    return replace(point, error=0.0, errors=None)
-
-
 def _columns(loss: str, outputs: int) -> list[slice]:
-    if loss == "logistic-ovr":
+    if loss in STACKED:
         return [slice(k, k + 1) for k in range(outputs)]
     return [slice(0, outputs)]
 
 
-def _members(rows: Rows, classes: bool) -> Counts:
+def _members(rows: Source, classes: bool) -> Counts:
     """Count rows by class: positive entries per column; of one column, the negatives first."""
     if not classes:
         return np.zeros(0, dtype=np.int64)
-    live = rows.target[rows.weight > 0]
-    positive = (live > 0).sum(axis=0)
-    if live.shape[1] == 1:
-        positive = np.concatenate([[len(live) - positive[0]], positive])
+    positive = rows.positives
+    if rows.columns == 1:
+        positive = np.concatenate([[rows.count - positive[0]], positive])
     return np.asarray(positive, dtype=np.int64)
 
 
-def check_count(retained: Rows, count: int) -> Rows:
+def check_count(retained: Source, count: int) -> Source:
     """Return ``retained`` if it has ``count`` rows, else raise :class:`RetainedMismatch`."""
     if retained.count != count:
         raise RetainedMismatch(
@@ -413,7 +267,7 @@ def _trace(state: State, path: str, passes: int, refreshes: int) -> Trace:
         distance=state.bound,
         residual=math.hypot(*(float(np.linalg.norm(p.base.gradient)) for p in state.parts)),
         float_error=math.hypot(*(p.base.error for p in state.parts)),
-        curvature=min(p.curvature.floor for p in state.parts),
+        curvature=max(state.objective.ridge, min(p.floor for p in state.parts)),
         passes=passes,
         refreshes=refreshes,
     )

@@ -37,8 +37,8 @@ from expunge.errors import InvalidInput, RetainedMismatch
 from expunge.linear import engine
 from expunge.linear.engine import State, Trace
 from expunge.linear.losses import Array
+from expunge.linear.objective import Progress, silent
 from expunge.linear.rows import Rows
-from expunge.linear.solver import Progress, silent
 from expunge.modelfile import ReleasedModel, digest, encode
 from expunge.noise import Discrete, NoiseSource, release
 
@@ -196,6 +196,7 @@ class Lineage:
             retained,
             loss=self.policy.loss,
             l2=self.policy.l2,
+            l1=self.policy.l1,
             tolerance=self.policy.tolerance,
             classes=bool(len(self.state.members)),
             progress=progress,
@@ -311,6 +312,7 @@ def begin(
         rows,
         loss=policy.loss,
         l2=policy.l2,
+        l1=policy.l1,
         tolerance=policy.tolerance,
         classes=policy.classes is not None,
         progress=progress,

@@ -40,12 +40,17 @@ class Loss:
         has the same or its own ``p × p`` Hessian.
     spread : float
         ``spread · ‖change of the margins‖₂`` bounds the change that self-concordance speaks of:
-        1 for a scalar margin, √2 for softmax, 0 if the curvature is constant.
+        1 for a scalar margin, √2 for softmax, 0 if the curvature is constant (or kinked).
     rough : bool
         Whether ``first`` is a difference of a number as large as ``second`` (log links), which
         loses its leading digits.
     third : float
         ``sup |ℓ'''|``, used by the published bounds only (nan where they do not apply).
+    steepest : float
+        Least upper bound of the curvature: the largest eigenvalue of a row's block.
+    kinked : bool
+        Whether the second derivative jumps: then nothing is known of the curvature between two
+        points, and a model is certified by ``‖∇F‖/Λ`` only.
     """
 
     name: str
@@ -55,7 +60,17 @@ class Loss:
     coupled: bool
     spread: float
     third: float
+    steepest: float = float("inf")
     rough: bool = False
+    kinked: bool = False
+
+    def __reduce__(self) -> tuple[Callable[[str], Loss], tuple[str]]:
+        """Travel between processes as a name."""
+        return _named, (self.name,)
+
+
+def _named(name: str) -> Loss:
+    return LOSSES[name]
 
 
 def _logistic_value(margin: Array, target: Array) -> Array:
@@ -128,6 +143,25 @@ def _gamma_first(margin: Array, target: Array) -> tuple[Array, Array]:
     return 1.0 - ratio, ratio
 
 
+def _squared_hinge_value(margin: Array, target: Array) -> Array:
+    value: Array = (np.maximum(1.0 - target * margin, 0.0) ** 2).sum(axis=1)
+    return value
+
+
+def _squared_hinge_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    return -2.0 * target * np.maximum(1.0 - target * margin, 0.0), np.full_like(margin, 2.0)
+
+
+def _huber_value(margin: Array, target: Array) -> Array:
+    off = np.abs(margin - target)
+    value: Array = np.where(off <= 1.0, 0.5 * off * off, off - 0.5).sum(axis=1)
+    return value
+
+
+def _huber_first(margin: Array, target: Array) -> tuple[Array, Array]:
+    return np.clip(margin - target, -1.0, 1.0), np.ones_like(margin)
+
+
 LARGEST = 700.0
 LOSSES: dict[str, Loss] = {
     loss.name: loss
@@ -140,6 +174,7 @@ LOSSES: dict[str, Loss] = {
             coupled=False,
             spread=1.0,
             third=1.0 / (6.0 * 3.0**0.5),
+            steepest=0.25,
         ),
         Loss(
             "softmax",
@@ -149,6 +184,7 @@ LOSSES: dict[str, Loss] = {
             coupled=True,
             spread=2.0**0.5,
             third=float("nan"),
+            steepest=0.5,
         ),
         Loss(
             "squared",
@@ -158,6 +194,7 @@ LOSSES: dict[str, Loss] = {
             coupled=False,
             spread=0.0,
             third=0.0,
+            steepest=1.0,
         ),
         Loss(
             "poisson",
@@ -178,6 +215,28 @@ LOSSES: dict[str, Loss] = {
             spread=1.0,
             third=float("inf"),
             rough=True,
+        ),
+        Loss(
+            "squared-hinge",
+            _squared_hinge_value,
+            _squared_hinge_first,
+            lambda margin, target: np.where(target * margin < 1.0, 2.0, 0.0),
+            coupled=False,
+            spread=0.0,
+            third=float("nan"),
+            steepest=2.0,
+            kinked=True,
+        ),
+        Loss(
+            "huber",
+            _huber_value,
+            _huber_first,
+            lambda margin, target: np.where(np.abs(margin - target) <= 1.0, 1.0, 0.0),
+            coupled=False,
+            spread=0.0,
+            third=float("nan"),
+            steepest=1.0,
+            kinked=True,
         ),
     )
 }

@@ -98,6 +98,11 @@ def mean_gram(rows: Source, loss: Loss, W: Array) -> Array:
     return np.asarray(reduce(np.add, rows.map(partial(_mean_gram, loss=loss, W=W))))
 
 
+def gram(rows: Source) -> Array:
+    """Return ``Σ_i s_i [x_i;1][x_i;1]ᵀ`` (p, p)."""
+    return np.asarray(reduce(np.add, rows.map(partial(_plain_gram, width=rows.width))))
+
+
 def hessian_diagonal(rows: Source, loss: Loss, W: Array) -> Array:
     """Return the diagonal of the Hessian as (p, C)."""
     return np.asarray(reduce(np.add, rows.map(partial(_diagonal, loss=loss, W=W))))
@@ -106,8 +111,8 @@ def hessian_diagonal(rows: Source, loss: Loss, W: Array) -> Array:
 def curvature_sums(rows: Source, loss: Loss, W: Array) -> tuple[float, Array]:
     """Return ``Σ_i s_i t_i ‖x_i‖²`` and ``Σ_i s_i M_i`` (C, C).
 
-    ``M_i`` is a row's curvature in its margins (diagonal unless the loss is coupled), ``t_i`` its
-    trace, ``‖x_i‖`` without the constant.
+    ``M_i`` is a row's curvature in its margins (diagonal unless the loss is coupled), ``t_i`` an
+    upper bound of its eigenvalues [Gershgorin], ``‖x_i‖`` without the constant.
     """
     parts = rows.map(partial(_curvature_sums, loss=loss, W=W))
     return sum(size for size, _ in parts), np.asarray(sum(matrix for _, matrix in parts))
@@ -226,11 +231,19 @@ def _leverage(blocks: Iterator[Block], chol: Array) -> float:
 def _product(blocks: Iterator[Block], loss: Loss, W: Array, V: Array) -> Array:
     total = np.zeros_like(V)
     for block in blocks:
-        second, along = loss.second(block.margins(W), block.target), block.margins(V)
+        both = block.margins(np.hstack([W, V]))
+        second, along = loss.second(both[:, : W.shape[1]], block.target), both[:, W.shape[1] :]
         bent = second * along
         if loss.coupled:
             bent -= second * bent.sum(axis=1, keepdims=True)
         total += block.transposed_product(bent * block.weight[:, None])
+    return total
+
+
+def _plain_gram(blocks: Iterator[Block], width: int) -> Array:
+    total, buffer = np.zeros((width, width)), np.empty((BLOCK, width))
+    for block in blocks:
+        total += _gram(block, block.weight, buffer)
     return total
 
 
@@ -261,7 +274,8 @@ def _curvature_sums(blocks: Iterator[Block], loss: Loss, W: Array) -> tuple[floa
         second = loss.second(block.margins(W), block.target)
         scaled = second * block.weight[:, None]
         length = block.norm**2 - float(block.intercept)
-        size += float((_traces(loss, second) * block.weight) @ length)
+        top = (second * _others(second) * 2.0 if loss.coupled else second).max(axis=1)
+        size += float((top * block.weight) @ length)
         if loss.coupled:
             matrix += np.diag((scaled * _others(second)).sum(axis=0))
             cross = scaled.T @ second

@@ -42,7 +42,7 @@ class Block:
 
     def transposed_product(self, c: Array) -> Array:
         """Return ``[X, 1]ᵀ c`` (p, C)."""
-        product = np.asarray(self.X.T @ c)
+        product = np.asarray(self.X.T @ c if c.shape[1] == 1 else (c.T @ self.X).T)
         return np.vstack([product, c.sum(axis=0)]) if self.intercept else product
 
     def absolute(self) -> Block:

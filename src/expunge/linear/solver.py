@@ -1,104 +1,35 @@
-"""Fit to the rounding floor: damped Newton, then chord steps with the last factor.
-
-The objective is ``F(W) = Σ_i s_i ℓ(x̃_iᵀW, y_i) + (Λ/2)‖W without its intercept row‖²`` in sum
-units. The intercept (the last row of ``W``) is not penalised. For softmax a constant added to a
-row of ``W`` changes no loss, so the minimiser has rows that sum to zero (the intercepts' by
-convention). It then also minimises ``F + Σ_j (η_j/2K)(Σ_k W_jk)²`` for all η_j > 0, which has
-curvature in those directions.
-"""
+"""Fit to the rounding floor: damped Newton, then chord steps with the last factor."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from expunge.errors import InvalidInput, ToleranceUnreachable
-from expunge.linear.bounds import corrected_distance, reach
+from expunge.errors import ToleranceUnreachable
+from expunge.linear.bounds import corrected_distance, distance, reach
 from expunge.linear.curvature import Curvature, certify
-from expunge.linear.losses import LOSSES, Array, Loss
+from expunge.linear.lasso import lasso
+from expunge.linear.losses import Array
+from expunge.linear.objective import (
+    Objective,
+    Point,
+    Progress,
+    measure,
+    penalised,
+    silent,
+    value_of,
+)
 from expunge.linear.passes import Pass, evaluate, max_leverage
 from expunge.linear.rounding import UNIT, gamma
-from expunge.linear.rows import Rows
+from expunge.linear.rows import Source
 from expunge.linear.shards import chain_length
 
 MAX_NEWTON = 200
 MAX_CHORD = 12
 CLOSE = 1e-8
-COARSE = 0.1
-MAX_CURVATURE_BYTES = 2 * 2**30
-Progress = Callable[[str], None]
-
-
-def silent(message: str) -> None:
-    """Show nothing."""
-
-
-@dataclass(frozen=True)
-class Objective:
-    """The public part of an objective; one such problem has one Hessian.
-
-    Attributes
-    ----------
-    loss : Loss
-    l2 : float
-        Λ > 0, sum units, independent of the number of rows.
-    intercept : bool
-    """
-
-    loss: Loss
-    l2: float
-    intercept: bool
-
-    def penalty(self, width: int) -> Array:
-        """Return Λ per coordinate of a row, (p, 1): 0 for the intercept."""
-        out = np.full((width, 1), self.l2)
-        if self.intercept:
-            out[-1] = 0.0
-        return out
-
-    def pack(self, W: Array) -> Array:
-        """Return ``W`` (p, C) as the columns that one Hessian acts on: (C·p, 1) or (p, C)."""
-        return W.T.reshape(-1, 1) if self.loss.coupled else W
-
-    def unpack(self, columns: Array, outputs: int) -> Array:
-        """Undo :meth:`pack`."""
-        if not self.loss.coupled:
-            return columns
-        return np.ascontiguousarray(columns.reshape(outputs, -1).T)
-
-    def centre(self, W: Array) -> Array:
-        """Return ``W`` with rows that sum to zero, where the minimiser has them (softmax)."""
-        return W - W.mean(axis=1, keepdims=True) if self.loss.coupled else W
-
-    def rounding(self, curvature: Curvature, point: Point) -> tuple[float, float]:
-        """Bound the rounding error of a point's gradient, see :meth:`Curvature.dual_error`."""
-        errors = None if point.errors is None else self.pack(point.errors)
-        return curvature.dual_error(point.error, errors)
-
-    @property
-    def ridge(self) -> float:
-        """Λ where it bounds every eigenvalue from below, else 0 (a free intercept has none)."""
-        return 0.0 if self.intercept else self.l2
-
-
-@dataclass(frozen=True, repr=False)
-class Point:
-    """A point with the gradient of ``F`` there.
-
-    ``gradient`` (p, C) of the penalised sum objective; ``error`` bounds its rounding error in the
-    Euclidean norm, ``errors`` (p, C), where known, every coordinate's; ``change`` bounds the change
-    of any row's margins since the anchor.
-    """
-
-    W: Array
-    gradient: Array
-    error: float
-    change: float
-    errors: Array | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,68 +42,16 @@ class Fitted:
     bound: float
 
 
-def objective_of(loss: str, l2: float, intercept: bool) -> Objective:
-    """Return the objective of a policy's loss name (``logistic-ovr`` is a stack of ``logistic``).
-
-    Raises
-    ------
-    InvalidInput
-        If the loss is unknown or the penalty is not positive and finite.
-    """
-    name = "logistic" if loss == "logistic-ovr" else loss
-    if name not in LOSSES:
-        raise InvalidInput(f"unknown loss {loss!r}; expected one of {sorted(LOSSES)}")
-    if not (l2 > 0 and math.isfinite(l2)):
-        raise InvalidInput(
-            f"the penalty must be positive and finite, got {l2}: without it the minimiser may not "
-            "exist or move without limit when a row is deleted"
-        )
-    return Objective(LOSSES[name], float(l2), intercept)
-
-
-def penalised(objective: Objective, W: Array, found: Pass) -> Point:
-    """Add the penalty's gradient, and its rounding, to a pass over the rows."""
-    shrink = objective.penalty(len(W)) * W
-    gradient = found.gradient + shrink
-    unit = (W.shape[1] + 4) * UNIT
-    error = found.error + unit * float(np.linalg.norm(shrink) + np.linalg.norm(gradient))
-    errors = found.errors
-    if errors is not None:
-        errors = errors + unit * (np.abs(shrink) + np.abs(gradient))
-    return Point(W, gradient, error, found.change, errors)
-
-
-def measure(
-    objective: Objective, rows: Rows, W: Array, anchor: Array, change: float, *, fine: bool = False
-) -> Point:
-    """Evaluate the gradient of ``F`` at ``W`` in one pass.
-
-    ``change`` bounds the change of margins since ``anchor``; the pass measures it if it is large.
-    ``fine`` as for :func:`expunge.linear.rows.evaluate`.
-    """
-    exact = change > COARSE
-    found = evaluate(rows, objective.loss, W, anchor=anchor if exact else None, fine=fine)
-    point = penalised(objective, W, found)
-    return point if exact else replace(point, change=change)
-
-
-def minimise(objective: Objective, rows: Rows, start: Array, progress: Progress = silent) -> Fitted:
+def minimise(
+    objective: Objective, rows: Source, start: Array, progress: Progress = silent
+) -> Fitted:
     """Locate the minimiser as closely as float64 allows, and say how closely that is.
 
     Raises
     ------
     ToleranceUnreachable
         If the iteration does not converge or the curvature cannot be certified.
-    InvalidInput
-        If the Hessian would not fit in memory.
     """
-    size = start.size if objective.loss.coupled else len(start)
-    if 8 * size * size > MAX_CURVATURE_BYTES:
-        raise InvalidInput(
-            f"{size} coefficients need a Hessian of {8e-9 * size * size:.1f} GB, more than "
-            f"{MAX_CURVATURE_BYTES / 2**30:.0f} GB: use fewer features or classes, or "
-            "multi_class='ovr', which keeps one Hessian per class"
-        )
     near = min(0.02 * math.sqrt(start.size / rows.count), 0.01)
     for decrement in (near, CLOSE):
         W, found, H = _newton(objective, rows, start, decrement, progress)
@@ -188,19 +67,54 @@ def certified_distance(
     curvature: Curvature, point: Point, objective: Objective
 ) -> tuple[float, float]:
     """Bound ``‖W − ŵ‖₂`` at a measured point; also return ``‖∇F(W)‖`` in the norm of A⁻¹."""
-    A, packed = curvature, objective.pack(point.gradient)
-    step, norm = A.solve(packed)
-    dual, moved = objective.rounding(A, point)
+    A, left = curvature, objective.subgradient(point.W, point.gradient)
+    step, norm = A.solve(objective.pack(left))
+    dual, moved = rounding_of(objective, A, point)
     found = reach((norm + dual) * (1.0 + 2.0 * A.error), point.change, A.top)
-    correction = A.up * float(np.linalg.norm(step)) + moved
-    bound = corrected_distance(
-        found, A.floor, change=point.change, correction=correction, slack=A.error
-    )
+    if objective.l1:
+        bound = distance(found, A.floor)
+    else:
+        correction = A.up * float(np.linalg.norm(step)) + moved
+        bound = corrected_distance(
+            found, A.floor, change=point.change, correction=correction, slack=A.error
+        )
     return bound + (point.W.shape[1] + 2) * UNIT * float(np.linalg.norm(point.W)), norm
 
 
+def newton_step(
+    objective: Objective, curvature: Curvature, W: Array, gradient: Array
+) -> tuple[Array, float]:
+    """Return the packed step from ``W`` to the minimiser of the model with curvature ``A``.
+
+    Also return the norm, in that of A⁻¹, of the shortest subgradient at ``W``.
+    """
+    if not objective.l1:
+        found, norm = curvature.solve(objective.pack(gradient))
+        return -found, norm
+    norm = curvature.solve(objective.subgradient(W, gradient))[1]
+    A, nu = curvature.matrix(), objective.shrinkage(len(W))[:, 0]
+    columns = [lasso(A, g, w, nu) - w for g, w in zip(gradient.T, W.T, strict=True)]
+    return np.column_stack(columns), norm
+
+
+def step_defect(
+    objective: Objective, curvature: Curvature, W: Array, gradient: Array, step: Array
+) -> float:
+    """Bound, in the norm of A⁻¹, the model's shortest subgradient after a packed step."""
+    if not objective.l1:
+        return curvature.defect(objective.pack(gradient), step)
+    ahead = objective.subgradient(W + step, gradient + curvature.product(step))
+    return curvature.solve(ahead)[1] + curvature.error * curvature.norm(step)
+
+
+def rounding_of(objective: Objective, curvature: Curvature, point: Point) -> tuple[float, float]:
+    """Bound the rounding error of a point's gradient, see :meth:`Curvature.dual_error`."""
+    errors = None if point.errors is None else objective.pack(point.errors)
+    return curvature.dual_error(point.error, errors)
+
+
 def _newton(
-    objective: Objective, rows: Rows, W: Array, near: float, progress: Progress
+    objective: Objective, rows: Source, W: Array, near: float, progress: Progress
 ) -> tuple[Array, Pass, Array]:
     """Iterate damped Newton steps until the decrement is at most ``near``; return the last Hessian.
 
@@ -242,16 +156,16 @@ def _solve(objective: Objective, H: Array, gradient: Array) -> tuple[Array, floa
 
 
 def _line_search(
-    objective: Objective, rows: Rows, W: Array, found: Pass, move: tuple[Array, float]
+    objective: Objective, rows: Source, W: Array, found: Pass, move: tuple[Array, float]
 ) -> tuple[Array, Pass]:
     step, decrement = move
-    value = _value(objective, W, found)
+    value = value_of(objective, W, found)
     allowance = 1e-12 * (1.0 + abs(value))
     length = 1.0
     while True:
         trial = objective.centre(W + length * step)
         new = evaluate(rows, objective.loss, trial, value=True, hessian=length == 1.0)
-        if _value(objective, trial, new) <= value - 1e-4 * length * decrement**2 + allowance:
+        if value_of(objective, trial, new) <= value - 1e-4 * length * decrement**2 + allowance:
             break
         length /= 2.0
         if length < 1e-12:
@@ -261,10 +175,6 @@ def _line_search(
     if new.hessian is None:
         new = evaluate(rows, objective.loss, trial, value=True, hessian=True)
     return trial, new
-
-
-def _value(objective: Objective, W: Array, found: Pass) -> float:
-    return found.value + 0.5 * float(np.sum(objective.penalty(len(W)) * W * W))
 
 
 def _hessian(objective: Objective, found: Pass, W: Array) -> Array:
@@ -283,7 +193,7 @@ def _hessian(objective: Objective, found: Pass, W: Array) -> Array:
     return H
 
 
-def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvature:
+def _certified(objective: Objective, rows: Source, W: Array, H: Array) -> Curvature:
     loss = objective.loss
     top = rows.radius
     margin_error = gamma(rows.width + 1) * top * float(np.linalg.norm(W))
@@ -296,15 +206,15 @@ def _certified(objective: Objective, rows: Rows, W: Array, H: Array) -> Curvatur
     return curvature.with_reach(leverage, loss.spread * top)
 
 
-def _polish(objective: Objective, rows: Rows, point: Point, curvature: Curvature) -> Fitted:
+def _polish(objective: Objective, rows: Source, point: Point, curvature: Curvature) -> Fitted:
     """Take chord steps while they halve the gradient; then measure its error by coordinates."""
     anchor, best = point.W, point
-    step, norm = curvature.solve(objective.pack(best.gradient))
+    step, norm = newton_step(objective, curvature, best.W, best.gradient)
     for _ in range(MAX_CHORD):
-        W = objective.centre(best.W - objective.unpack(step, anchor.shape[1]))
+        W = objective.centre(best.W + objective.unpack(step, anchor.shape[1]))
         change = best.change + curvature.margin_change(step)
         trial = measure(objective, rows, W, anchor, change)
-        step, after = curvature.solve(objective.pack(trial.gradient))
+        step, after = newton_step(objective, curvature, trial.W, trial.gradient)
         if not after < norm:
             break
         best, norm, done = trial, after, after > 0.5 * norm

@@ -28,9 +28,11 @@ from expunge.certificate.members import Members
 from expunge.certificate.policy import Policy
 from expunge.errors import MALFORMED, FolderProblem, VerificationFailed
 from expunge.linear.curvature import Curvature
-from expunge.linear.engine import Part, State
+from expunge.linear.deletion import Part
+from expunge.linear.descent import Preconditioner
+from expunge.linear.engine import State
 from expunge.linear.lineage import Lineage
-from expunge.linear.solver import Point
+from expunge.linear.objective import Point
 
 FORMAT = "expunge-state/1"
 _MOST_MEMBERS = 1 << 36
@@ -49,10 +51,9 @@ def dump_state(lineage: Lineage) -> bytes:
     arrays: dict[str, NDArray[Any]] = {"members": state.members}
     numbers = []
     for k, part in enumerate(state.parts):
-        folded = part.curvature.folded()
-        kept = _arrays(part, folded)
+        found, curvature = _curvature_arrays(part.curvature)
+        kept = _point_arrays(part) | found
         arrays |= {f"{k}.{name}": np.ascontiguousarray(a) for name, a in kept.items()}
-        curvature = {name: _text(getattr(folded, name)) for name in _NUMBERS}
         base = {"error": _text(part.base.error), "change": _text(part.base.change)}
         numbers.append(curvature | base | {"bound": _text(part.bound)})
     meta = {
@@ -92,6 +93,7 @@ def load_lineage(content: bytes, members: Members, model: bytes) -> Lineage:
         state = State(
             policy.loss,
             policy.l2,
+            policy.l1,
             policy.fit_intercept,
             policy.tolerance,
             int(meta["count"]),
@@ -188,21 +190,30 @@ def open_lineage(directory: Path) -> Lineage:
     return load_lineage(content, members, model)
 
 
-def _arrays(part: Part, folded: Curvature) -> dict[str, NDArray[Any]]:
+def _point_arrays(part: Part) -> dict[str, NDArray[Any]]:
     errors = part.base.errors
     return ({} if errors is None else {"errors": errors}) | {
         "weights": part.weights,
         "base": part.base.W,
         "gradient": part.base.gradient,
         "anchor": part.anchor,
-        "chol": folded.chol,
-        "scale": folded.scale,
     }
+
+
+def _curvature_arrays(
+    kept: Curvature | Preconditioner,
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return arrays and numbers; a preconditioner has no numbers."""
+    if isinstance(kept, Preconditioner):
+        return {"dense" if kept.dense else "diagonal": kept.matrix}, {}
+    folded = kept.folded()
+    numbers = {name: _text(getattr(folded, name)) for name in _NUMBERS}
+    return {"chol": folded.chol, "scale": folded.scale}, numbers
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]) -> Part:
     found = {name: float.fromhex(text) for name, text in numbers.items()}
-    shape, q = arrays[f"{k}.weights"].shape, len(arrays[f"{k}.chol"])
+    shape = arrays[f"{k}.weights"].shape
     weights, W, gradient, anchor = (
         _real(arrays[f"{k}.{name}"], shape) for name in ("weights", "base", "gradient", "anchor")
     )
@@ -214,7 +225,19 @@ def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]
         found["change"],
         None if errors is None else _real(errors, shape),
     )
-    curvature = Curvature(
+    return Part(weights, base, anchor, _kept(arrays, k, found), found["bound"])
+
+
+def _kept(
+    arrays: Mapping[str, NDArray[Any]], k: int, found: Mapping[str, float]
+) -> Curvature | Preconditioner:
+    p, outputs = arrays[f"{k}.weights"].shape
+    if f"{k}.dense" in arrays:
+        return Preconditioner(np.asfortranarray(_real(arrays[f"{k}.dense"], (p, p))), True)
+    if f"{k}.diagonal" in arrays:
+        return Preconditioner(_real(arrays[f"{k}.diagonal"], (p, outputs)), False)
+    q = len(arrays[f"{k}.chol"])
+    return Curvature(
         np.asfortranarray(_real(arrays[f"{k}.chol"], (q, q))),
         np.zeros((q, 0)),
         np.zeros((0, 0)),
@@ -222,7 +245,6 @@ def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]
         scale=_real(arrays[f"{k}.scale"], (q,)),
         **{name: found[name] for name in _NUMBERS},
     )
-    return Part(weights, base, anchor, curvature, found["bound"])
 
 
 def _real(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -114,7 +114,8 @@ class Unlearner(BaseEstimator):
         intercept = self._policy().fit_intercept
         names = None if ids is None else list(ids)
         target = self._encode(targets, self._policy().loss)
-        return make_rows(features, target, weight, intercept=intercept, ids=names)
+        weight = self._weighted(weight, targets)
+        return make_rows(self._featured(features), target, weight, intercept=intercept, ids=names)
 
     def save_state(self, directory: str | Path) -> None:
         """Write the sealed state to a new directory that only its owner can read.
@@ -128,7 +129,11 @@ class Unlearner(BaseEstimator):
         """
         save_lineage(self._sealed(), Path(directory))
         names = getattr(self, "feature_names_in_", None)
-        seen = {"features": None if names is None else names.tolist(), "single": self._single}
+        seen = {
+            "features": None if names is None else names.tolist(),
+            "single": self._single,
+            "fixed": self._fixed(),
+        }
         (Path(directory) / "estimator.json").write_text(json.dumps(seen))
 
     def load_state(self, directory: str | Path) -> Self:
@@ -146,6 +151,11 @@ class Unlearner(BaseEstimator):
         if lineage.policy.loss not in self._losses():
             raise InvalidInput(
                 f"{type(self).__name__} cannot continue a state of loss {lineage.policy.loss!r}"
+            )
+        if seen["fixed"] != self._fixed():
+            raise InvalidInput(
+                f"the state was made with {seen['fixed']}, this {type(self).__name__} is constructed "
+                f"with {self._fixed()}; construct it with the same"
             )
         self._single = bool(seen["single"])
         self.__dict__.pop("feature_names_in_", None)
@@ -175,8 +185,36 @@ class Unlearner(BaseEstimator):
     def _l2(self) -> float:
         raise NotImplementedError
 
+    def _l1(self) -> float:
+        return 0.0
+
+    def _unit(self) -> float:
+        """Return what one unit of the published model's parameters is worth."""
+        return 1.0
+
+    def _constant(self) -> float | None:
+        """Return the constant feature whose coefficient is the intercept; None for a free one."""
+        return None
+
+    def _fixed(self) -> dict[str, Any]:
+        """Return what a saved state supposes of the constructor's parameters."""
+        return {"constant": self._constant(), "unit": self._unit()}
+
     def _encode(self, y: NDArray[Any], loss: str) -> Array:
         raise NotImplementedError
+
+    def _weighted(self, weight: Array | None, y: NDArray[Any]) -> Array | None:
+        return weight
+
+    def _featured(self, X: Matrix) -> Matrix:
+        """Append the constant feature, if there is one."""
+        constant = self._constant()
+        if constant is None:
+            return X
+        column = np.full((X.shape[0], 1), constant, dtype=X.dtype)
+        if sp.issparse(X):
+            return sp.csr_array(sp.hstack([X, sp.csr_array(column)], format="csr"))
+        return np.hstack([np.asarray(X), column])
 
     def _retained(self, retained: Retained) -> Rows:
         if isinstance(retained, tuple):
@@ -220,14 +258,16 @@ class Unlearner(BaseEstimator):
         sigma, epsilon, delta = (
             positive(self, name, getattr(self, name)) for name in ("sigma", "epsilon", "delta")
         )
-        releases = operator.index(self.releases)
-        rows = make_rows(X, target, weight, intercept=bool(self.fit_intercept))
+        sigma, releases = sigma / self._unit(), operator.index(self.releases)
+        free = bool(self.fit_intercept) and self._constant() is None
+        rows = make_rows(self._featured(X), target, weight, intercept=free)
         source = source_of(self.noise, self.random_state)
         policy = Policy(
             loss=loss,
             l2=self._l2(),
-            fit_intercept=bool(self.fit_intercept),
-            features=X.shape[1],
+            l1=self._l1(),
+            fit_intercept=free,
+            features=rows.X.shape[1],
             outputs=rows.target.shape[1],
             sigma=sigma,
             epsilon=epsilon,
@@ -247,15 +287,21 @@ class Unlearner(BaseEstimator):
 
     def _adopt(self, lineage: Lineage) -> None:
         self._lineage = lineage
-        self.policy_, self.n_features_in_ = lineage.policy, lineage.policy.features
+        self.policy_ = lineage.policy
+        self.n_features_in_ = lineage.policy.features - (self._constant() is not None)
         self._show(decode(lineage.content))
 
     def _publish(self, step: Step) -> None:
         self._show(step.published.model)
 
     def _show(self, model: ReleasedModel) -> None:
-        self.coef_ = model.coef
-        self.intercept_ = np.zeros(len(model.coef)) if model.intercept is None else model.intercept
+        coef, constant = self._unit() * model.coef, self._constant()
+        if constant is not None:
+            self.coef_, self.intercept_ = coef[:, :-1], constant * coef[:, -1]
+        else:
+            none = np.zeros(len(coef))
+            self.coef_ = coef
+            self.intercept_ = none if model.intercept is None else self._unit() * model.intercept
 
     def _scores(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
@@ -270,6 +316,7 @@ class Classifier(ClassifierMixin, Unlearner):
     """What classifiers share: labels."""
 
     classes_: NDArray[Any]
+    class_weight: Mapping[Any, float] | None
 
     def fit(
         self,
@@ -306,6 +353,7 @@ class Classifier(ClassifierMixin, Unlearner):
             )
         loss = self._loss_of(len(found))
         target = _targets(found, labels, loss)
+        weight = self._weighted(weight, labels)
         self._train(rows, target, weight, ids, loss=loss, classes=tuple(found.tolist()))
         self.classes_ = found
         return self
@@ -324,6 +372,28 @@ class Classifier(ClassifierMixin, Unlearner):
 
     def _loss_of(self, classes: int) -> str:
         return self._loss
+
+    def _fixed(self) -> dict[str, Any]:
+        given = self.class_weight
+        pairs = None if given is None else sorted([str(k), float(v)] for k, v in given.items())
+        return super()._fixed() | {"class_weight": pairs}
+
+    def _weighted(self, weight: Array | None, y: NDArray[Any]) -> Array | None:
+        """Multiply the weights of rows by those of their classes; 1 for a class without one."""
+        given = self.class_weight
+        if given is None:
+            return weight
+        if not isinstance(given, Mapping):
+            raise InvalidInput(
+                f"The 'class_weight' parameter of {type(self).__name__} must be None or a dict of "
+                f"numbers, got {given!r}: weights that are computed from class counts change for "
+                "everybody when somebody is deleted. Compute them from public figures, or once and "
+                "declare them"
+            )
+        for label, value in given.items():
+            positive(self, f"class_weight[{label!r}]", value)
+        by_row = np.array([float(given.get(label, 1.0)) for label in y.tolist()])
+        return by_row if weight is None else weight * by_row
 
     def _adopt(self, lineage: Lineage) -> None:
         self.classes_ = np.array(lineage.policy.classes)
