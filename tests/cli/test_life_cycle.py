@@ -83,6 +83,11 @@ def test_csv_and_parquet_give_the_same_folder(home: Path) -> None:
     ("model", "loss", "label"),
     [
         ("ridge", "squared", "score"),
+        ("ridge --l1 5", "squared", "score"),
+        ("poisson", "poisson", "visits"),
+        ("gamma", "gamma", "visits"),
+        ("linear-svc", "squared-hinge", "ill"),
+        ("linear-svc", "squared-hinge", "site"),
         ("ridge-classifier", "squared", "ill"),
         ("logistic", "softmax", "site"),
         ("logistic", "logistic-ovr", "site"),
@@ -92,11 +97,13 @@ def test_every_kind_of_model(home: Path, model: str, loss: str, label: str) -> N
     table = people()
     sites = pa.array(np.random.default_rng(3).choice(["a", "b", "c"], len(table)))
     table = table.set_column(table.column_names.index("site"), "site", sites)
-    data = write_parquet(table, home / "kinds.parquet")
+    visits = pa.array(np.random.default_rng(4).integers(1, 9, len(table)))
+    data = write_parquet(table.append_column("visits", visits), home / "kinds.parquet")
     words = ["train", str(data), "--label", label, "--id", "person", "--keys", str(home / "keys")]
     multi = "ovr" if loss == "logistic-ovr" else "multinomial"
     out = home / "kinds"
-    assert run([*words, "--out", str(out), "--model", model, "--multi-class", multi]) == 0
+    kind = ["--model", *model.split()]
+    assert run([*words, "--out", str(out), *kind, "--multi-class", multi]) == 0
     assert decode((out / "model.safetensors").read_bytes()).loss == loss
     assert run(["forget", str(out), "--id", "p0", "--id", "p1"]) == 0
     assert run(["verify", str(out), "--retained", str(data)]) == 0

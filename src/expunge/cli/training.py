@@ -23,6 +23,8 @@ from expunge.cli.show import (
     witness,
 )
 
+MODELS = "logistic, linear-svc, ridge-classifier; for numbers ridge, poisson, gamma"
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -58,14 +60,15 @@ def schema(data: Path, label: str, identifier: str, output: Path | None) -> None
 @click.option("--id", "identifier", required=True, help="Column that says whose row it is.")
 @click.option("--out", type=PATH, required=True, help="Model folder to make.")
 @click.option("--keys", type=PATH, required=True, help="Directory made by `expunge keys new`.")
-@click.option("--model", default="logistic", help="logistic, ridge or ridge-classifier.")
+@click.option("--model", default="logistic", help=f"One of {MODELS}.")
 @click.option("--schema", type=PATH, help="Declared encoding; without it one is learned.")
 @click.option("--ignore", multiple=True, metavar="COL", help="Column that is no feature.")
 @click.option("--penalty", default=1.0, show_default=True, help="Λ of (Λ/2)‖w‖², sum units.")
+@click.option("--l1", default=0.0, help="ν of ν‖w‖₁ for ridge: an elastic net.")
 @click.option("--epsilon", default=1.0, show_default=True, help="ε of all releases together.")
 @click.option("--delta", default=1e-6, show_default=True, help="δ of all releases together.")
 @click.option("--releases", default=1000, show_default=True, help="Releases that are covered.")
-@click.option("--sigma", type=float, help="Noise per parameter (0.01; ridge 0.001).")
+@click.option("--sigma", type=float, help="Noise per parameter (0.01, or 0.001).")
 @click.option("--multi-class", default="multinomial", help="multinomial or ovr.")
 @click.option("--noise", default="gaussian", help="gaussian, or discrete (extra `hardened`).")
 @click.option("--issuer", default="unnamed", help="Name to print in certificates.")

@@ -38,8 +38,8 @@ from expunge.folder.standing import Status, status
 from expunge.folder.store import Folder, create, opened, require_free
 from expunge.folder.table import Table, read_ids
 from expunge.linear.lineage import Context, Lineage, Step, begin
-from expunge.linear.rows import Rows
 from expunge.linear.objective import Progress, silent
+from expunge.linear.rows import Rows
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from expunge.certificate.policy import Policy, tolerance_of
+from expunge.certificate.policy import PENALISED, Policy, tolerance_of
 from expunge.certificate.schema import NAME
 from expunge.certificate.words import percent
 from expunge.errors import InvalidInput, VerificationFailed
@@ -21,10 +21,18 @@ from expunge.folder.table import Table, read
 from expunge.linear.rows import Rows
 from expunge.noise import Discrete, NoiseSource, OsEntropy, source_of
 
-MODELS = ("logistic", "ridge", "ridge-classifier")
+MODELS = {
+    "logistic": "logistic",
+    "linear-svc": "squared-hinge",
+    "ridge-classifier": "squared",
+    "ridge": "squared",
+    "poisson": "poisson",
+    "gamma": "gamma",
+}
+"""The losses of the models; a logistic model of three classes or more has another."""
+NUMBERS = ("ridge", "poisson", "gamma")
 MULTI_CLASS = ("multinomial", "ovr")
 VACUOUS = 0.999
-SIGMA = {"logistic": 0.01, "ridge": 0.001, "ridge-classifier": 0.001}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +46,19 @@ class Training:
     keys : Path
         Directory of keys.
     model : str
-        logistic, ridge or ridge-classifier.
+        One of `MODELS`.
     schema : Path or None
         A declared encoding; None: learned from the table, which makes certificates conditional.
     ignore : tuple of str
         Columns that are not features.
     penalty : float
         Λ of (Λ/2)‖w‖², in units of the sum objective.
+    l1 : float
+        ν of ν‖w‖₁, in the same units, for ridge: an elastic net.
     epsilon, delta, releases
         What all releases together guarantee, and how many they are.
     sigma : float or None
-        Standard deviation of the noise; None: 0.01 for logistic models, else 0.001.
+        Standard deviation of the noise; None: 0.01 for logistic and linear-svc, else 0.001.
     multi_class : str
         multinomial or ovr, for a logistic model of three classes or more.
     noise : str
@@ -66,6 +76,7 @@ class Training:
     schema: Path | None = None
     ignore: tuple[str, ...] = ()
     penalty: float = 1.0
+    l1: float = 0.0
     epsilon: float = 1.0
     delta: float = 1e-6
     releases: int = 1000
@@ -84,6 +95,8 @@ class Training:
                 )
         if not (math.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidInput(f"penalty must be a finite number above 0; got {self.penalty!r}")
+        if self.l1 and self.model != "ridge":
+            raise InvalidInput(f"an L1 penalty goes with the model ridge, not with {self.model}")
         if self.seed is not None and self.seed < 0:
             raise InvalidInput(f"the seed must be at least 0, got {self.seed}")
         try:
@@ -107,9 +120,9 @@ class Training:
         else:
             encoding = Encoding.declared(declared)
         labels = self._labels(table, None if declared is None else declared.get("label"))
-        return table, Records(
-            self.label, self.identifier, encoding, labels, self._loss(labels), intercept=True
-        )
+        loss = self._loss(labels)
+        free = loss not in PENALISED
+        return table, Records(self.label, self.identifier, encoding, labels, loss, intercept=free)
 
     def policy(self, rows: Rows, records: Records) -> Policy:
         """Return the policy for these rows.
@@ -119,12 +132,14 @@ class Training:
         InvalidInput, CertificateRefused
             If a number is out of range, or they contradict each other, or promise nothing.
         """
-        sigma = SIGMA[self.model] if self.sigma is None else self.sigma
+        usual = 0.01 if self.model in ("logistic", "linear-svc") else 0.001
+        sigma = usual if self.sigma is None else self.sigma
         noise = source_of(self.noise, self.seed).name
         promise = (sigma, self.epsilon, self.delta, self.releases)
         policy = Policy(
             loss=records.loss,
             l2=self.penalty,
+            l1=self.l1,
             fit_intercept=records.intercept,
             features=rows.X.shape[1],
             outputs=rows.target.shape[1],
@@ -150,10 +165,12 @@ class Training:
         return policy
 
     def _labels(self, table: Table, declared: Any) -> LabelEncoding:
-        if self.model == "ridge":
+        if self.model in NUMBERS:
             labels = LabelEncoding(None)
             if declared is not None and LabelEncoding.declared(declared) != labels:
-                raise InvalidInput("the schema declares classes, and ridge predicts a number")
+                raise InvalidInput(
+                    f"the schema declares classes, and {self.model} predicts a number"
+                )
             return labels
         labels = (
             LabelEncoding.learn(table) if declared is None else LabelEncoding.declared(declared)
@@ -167,7 +184,7 @@ class Training:
 
     def _loss(self, labels: LabelEncoding) -> str:
         if self.model != "logistic":
-            return "squared"
+            return MODELS[self.model]
         if labels.classes is not None and len(labels.classes) == 2:
             return "logistic"
         return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from expunge.certificate.lookup import Words
 from expunge.certificate.members import Members
-from expunge.certificate.policy import Policy
+from expunge.certificate.policy import PENALISED, Policy
 from expunge.errors import (
     MALFORMED,
     AlreadyDeleted,
@@ -37,7 +37,8 @@ LIVE, DELETED, UNKNOWN = 1, 0, -1
 class Records:
     """How a table becomes rows: the columns' names, the encodings, and the form of the target.
 
-    ``loss`` is that of the policy; ``intercept`` whether rows get a constant 1.
+    ``loss`` is that of the policy; ``intercept`` whether a free one is fitted. Where none can be,
+    since the loss is kinked, rows get a constant feature 1, whose coefficient is penalised.
     """
 
     label: str
@@ -73,8 +74,21 @@ class Records:
 
     def rows(self, table: Table) -> Rows:
         """Encode a table."""
-        features = self.encoding.encode(table)
-        return make_rows(features, self._target(table), intercept=self.intercept)
+        features, target = self.encoding.encode(table), self._target(table)
+        if self.loss in PENALISED:
+            features = np.column_stack([features, np.ones(len(features))])
+        self._check(target)
+        return make_rows(features, target, intercept=self.intercept)
+
+    def _check(self, target: NDArray[np.float64]) -> None:
+        if (self.loss == "poisson" and (target < 0).any()) or (
+            self.loss == "gamma" and (target <= 0).any()
+        ):
+            least = "of at least 0" if self.loss == "poisson" else "above 0"
+            raise InvalidInput(
+                f"{self.loss} models predict numbers {least}; column {self.label!r} has others: "
+                "correct the rows, or use ridge"
+            )
 
     def _target(self, table: Table) -> NDArray[np.float64]:
         codes = self.labels.encode(table)

@@ -9,6 +9,7 @@ _NAMES = {
     "ElasticNet": "regressors",
     "GammaRegressor": "regressors",
     "HuberRegressor": "regressors",
+    "KernelRidge": "kernel_ridge",
     "LinearSVC": "classifiers",
     "LogisticRegression": "classifiers",
     "PoissonRegressor": "regressors",
