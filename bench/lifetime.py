@@ -17,6 +17,22 @@ from sklearn.base import clone
 from bench.convex import Case, fashion, show
 from expunge.guarantee import epsilon_of
 from expunge.linear import LogisticRegression
+from expunge.linear.lineage import Step
+from expunge.linear.rows import Rows
+
+
+@dataclass(frozen=True)
+class Stop:
+    """An audit after ``deleted`` deletions: the model against a noiseless retrain.
+
+    ``mu`` is its distance over σ; ``accuracy`` the mean over draws of the noise of a release;
+    ``accuracy_optimum`` that of the retrained minimiser, without noise.
+    """
+
+    deleted: int
+    mu: float
+    accuracy: float
+    accuracy_optimum: float
 
 
 @dataclass(frozen=True)
@@ -30,57 +46,86 @@ class Life:
     releases: int
     accuracy: float
     accuracy_retrained: float
-    worst_mu: float
     mu_per_release: float
     spent: float
     cap: float
     paths: dict[str, int]
+    stops: tuple[Stop, ...]
+
+    @property
+    def worst_mu(self) -> float:
+        """Largest distance to a retrain, over σ."""
+        return max(stop.mu for stop in self.stops)
 
 
-def live(case: Case, count: int, checks: int, sigma: float, seed: int | None = None) -> Life:
+def live(
+    case: Case,
+    count: int,
+    checks: int,
+    sigma: float,
+    seed: int | None = None,
+    **options: float,
+) -> Life:
     """Delete ``count`` rows one by one; retrain at ``checks`` points to see the truth.
 
-    A ``seed`` makes the noise repeatable, for tests.
+    A ``seed`` makes the noise repeatable, for tests; ``options`` are the estimator's.
     """
-    fresh = LogisticRegression(sigma=sigma, releases=count + 1, random_state=seed)
+    fresh = LogisticRegression(sigma=sigma, releases=count + 1, random_state=seed, **options)
     model = clone(fresh).fit(case.X, case.y)
     rows = model.rows(case.X, case.y)
     order = np.random.default_rng(0).permutation(len(case.y))[:count]
-    stops = set(np.linspace(0, count, checks + 1, dtype=int)[1:] - 1)
-    seconds, worst, paths = 0.0, 0.0, Counter[str]()
+    due = set(np.linspace(0, count, checks + 1, dtype=int)[1:] - 1)
+    stops = [audit(case, model, model, 0)]
+    seconds, paths = 0.0, Counter[str]()
     for t, i in enumerate(order):
         start = time.perf_counter()
-        row = np.array([i])
-        forget = rows.take(row)
-        rows.drop(row)
-        noise = model._source(model.policy_, t + 2)
-        step = model._lineage.prepare(forget, noise, retained=rows)
-        model._lineage.accept(step)
+        step = delete(model, rows, i)
         seconds += time.perf_counter() - start
         paths[step.trace.path] += 1
-        if t in stops:
+        if t in due:
             keep = np.setdiff1d(np.arange(len(case.y)), order[: t + 1])
             fresh.fit(case.X[keep], case.y[keep])
-            moved = np.linalg.norm(model._lineage.state.weights - fresh._lineage.state.weights)
-            worst = max(worst, float(moved) / sigma)
+            stops.append(audit(case, model, fresh, t + 1))
     return Life(
         seconds,
         model._lineage.number,
         accuracy(case, model._lineage.state.weights, sigma, 1),
         accuracy(case, fresh._lineage.state.weights, sigma, 2),
-        worst,
         model.policy_.mu_per_release,
         step.published.statement.budget.mu_squared_spent,
         step.published.statement.budget.mu_squared_cap,
         dict(paths),
+        tuple(stops),
     )
 
 
+def delete(model: LogisticRegression, rows: Rows, row: int) -> Step:
+    """Delete one row, from ``rows`` too, with its release and certificate."""
+    lineage, index = model._lineage, np.array([row])
+    forget = rows.take(index)
+    rows.drop(index)
+    noise = model._source(lineage.policy, lineage.number + 1)
+    step = lineage.prepare(forget, noise, retained=rows)
+    lineage.accept(step)
+    return step
+
+
+def audit(case: Case, model: LogisticRegression, fresh: LogisticRegression, deleted: int) -> Stop:
+    """Compare a model with ``fresh``, trained on what it retains."""
+    ours, truth, sigma = model._lineage.state.weights, fresh._lineage.state.weights, model.sigma
+    moved = float(np.linalg.norm(ours - truth))
+    released = accuracy(case, ours, sigma, seed=3, draws=1000)
+    return Stop(deleted, moved / sigma, released, accuracy(case, truth, 0.0, seed=3, draws=1))
+
+
 def accuracy(case: Case, weights: np.ndarray, sigma: float, seed: int, draws: int = 100) -> float:
-    """Return the mean accuracy of ``draws`` releases; one release is right by luck of its noise."""
+    """Return the mean accuracy of ``draws`` releases; one release is right by luck of its noise.
+
+    A row of ``weights`` (p, 1) beyond the features is the intercept.
+    """
     noise = np.random.default_rng(seed).standard_normal((len(weights), draws))
-    W = weights + sigma * noise
-    scores = case.X_test @ W[:-1] + W[-1]
+    W, d = weights + sigma * noise, case.X_test.shape[1]
+    scores = case.X_test @ W[:d] + W[d:].sum(axis=0)
     return float(((scores > 0) == case.y_test[:, None]).mean())
 
 

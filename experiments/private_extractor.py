@@ -42,9 +42,9 @@ def private_features(
     images = torch.tensor(X, dtype=torch.float32)
     loader = DataLoader(TensorDataset(images, torch.tensor(y)), batch_size=256)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
-    engine = PrivacyEngine()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        engine = PrivacyEngine()
         model, optimiser, loader = engine.make_private(
             module=model,
             optimizer=optimiser,

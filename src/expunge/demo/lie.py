@@ -44,6 +44,4 @@ def _keep_everything(
     kept = replace(state, count=state.count - forget.count, members=members)
     part = state.parts[0]
     residual = float(np.linalg.norm(part.base.gradient))
-    return kept, Trace(
-        "bounded", state.bound, residual, part.base.error, part.floor, 0, 0
-    )
+    return kept, Trace("bounded", state.bound, residual, part.base.error, part.floor, 0, 0)
