@@ -258,3 +258,16 @@ def test_secrets_stay_in_the_sealed_part(
     sealed = folder / "sealed"
     assert sealed.stat().st_mode & 0o077 == 0
     assert all(p.stat().st_mode & 0o077 == 0 for p in sealed.rglob("*") if p.is_file())
+
+
+def test_workers_give_the_same_bits(home: Path) -> None:
+    pytest.importorskip("distributed")
+    models = []
+    for spread in ([], ["--workers", "2"]):
+        out = home / f"spread{len(spread)}"
+        words = training(home, "--seed", "1", "--sigma", "1e-5", *spread, out=out.name)
+        assert run(words) == 0
+        assert run(["forget", str(out), "--id", "p1", "--seed", "2", *spread]) == 0
+        assert run(["retrain", str(out), "--seed", "3", *spread]) == 0
+        models.append((out / "model.safetensors").read_bytes())
+    assert models[0] == models[1]

@@ -39,6 +39,8 @@ REGIMES = ("gdpr", "ccpa", "deleteAct", "none")
 @click.option("--basis", multiple=True, help="Paragraph of the request, such as 17(1)(b).")
 @click.option("--received", metavar="DATE", help="When the requests came; now, if left out.")
 @arguments.seed
+@arguments.workers
+@arguments.scheduler
 def forget(
     folder: Path,
     ids: Path | None,
@@ -49,6 +51,8 @@ def forget(
     basis: tuple[str, ...],
     received: str | None,
     seed: int | None,
+    workers: int | None,
+    scheduler: str | None,
 ) -> None:
     """Delete people from the model in FOLDER: one batch, one release, one certificate."""
     if (ids is None) == (not single):
@@ -59,7 +63,7 @@ def forget(
 
     since = None if received is None else parse_received(received)
     people = list(single) if ids is None else requested_ids(ids, folder)
-    with progress() as report:
+    with progress() as report, arguments.spreading(workers, scheduler) as through:
         forgotten = forget(
             folder,
             people,
@@ -69,6 +73,7 @@ def forget(
             seed=seed,
             passphrase=arguments.passphrase,
             progress=report,
+            through=through,
         )
     with result(
         f"the deletion HAS happened, its certificate is {forgotten.certificate_path}"
@@ -108,11 +113,20 @@ def _show(screen: Console, forgotten: Forgotten) -> None:
 @arguments.other_data
 @arguments.keys
 @arguments.seed
-def retrain(folder: Path, data: Path | None, keys: Path | None, seed: int | None) -> None:
+@arguments.workers
+@arguments.scheduler
+def retrain(
+    folder: Path,
+    data: Path | None,
+    keys: Path | None,
+    seed: int | None,
+    workers: int | None,
+    scheduler: str | None,
+) -> None:
     """Train FOLDER's model from scratch on what is retained, as its next release."""
     from expunge.folder.operations import retrain
 
-    with progress() as report:
+    with progress() as report, arguments.spreading(workers, scheduler) as through:
         done = retrain(
             folder,
             data=data,
@@ -120,6 +134,7 @@ def retrain(folder: Path, data: Path | None, keys: Path | None, seed: int | None
             seed=seed,
             passphrase=arguments.passphrase,
             progress=report,
+            through=through,
         )
     with result(f"the retrain HAS happened, its statement is {done.statement_path}") as screen:
         _show_retrained(screen, done)

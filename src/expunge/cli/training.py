@@ -73,13 +73,22 @@ def schema(data: Path, label: str, identifier: str, output: Path | None) -> None
 @click.option("--noise", default="gaussian", help="gaussian, or discrete (extra `hardened`).")
 @click.option("--issuer", default="unnamed", help="Name to print in certificates.")
 @arguments.seed
-def train(data: Path, out: Path, **choices: Any) -> None:
+@arguments.workers
+@arguments.scheduler
+def train(
+    data: Path, out: Path, workers: int | None, scheduler: str | None, **choices: Any
+) -> None:
     """Train a model on the people of DATA (CSV or Parquet) and make its folder."""
     from expunge.folder.operations import Training, train
 
-    with progress() as report:
+    with progress() as report, arguments.spreading(workers, scheduler) as through:
         trained = train(
-            data, out, Training(**choices), passphrase=arguments.passphrase, progress=report
+            data,
+            out,
+            Training(**choices),
+            passphrase=arguments.passphrase,
+            progress=report,
+            through=through,
         )
     with result(f"the model folder {out} HAS been made") as screen:
         _show(screen, trained)

@@ -7,7 +7,7 @@ Checking is in :mod:`expunge.folder.checking`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,8 +39,9 @@ from expunge.folder.store import Folder, create, opened, require_free
 from expunge.folder.table import Table, read_ids
 from expunge.linear.lineage import Context, Lineage, Step, begin
 from expunge.linear.objective import Progress, silent
-from expunge.linear.rows import Rows
+from expunge.linear.rows import Rows, Source
 
+Through = Callable[[Rows], Source]
 _T = TypeVar("_T")
 
 __all__ = [
@@ -58,6 +59,11 @@ __all__ = [
 ]
 
 
+def here(rows: Rows) -> Source:
+    """Make the passes over rows in this process."""
+    return rows
+
+
 def train(
     data: Path,
     out: Path,
@@ -65,6 +71,7 @@ def train(
     *,
     passphrase: Passphrase = passphrase_from_environment,
     progress: Progress = silent,
+    through: Through = here,
 ) -> Trained:
     """Train a model on a table of people and make its folder.
 
@@ -76,6 +83,8 @@ def train(
         The folder to make; must not exist, or be empty.
     training : Training
     passphrase, progress : callables
+    through : callable
+        Makes of the rows the source that passes are made over, as on a cluster.
 
     Raises
     ------
@@ -97,7 +106,7 @@ def train(
     start = time.perf_counter()
     lineage, step = begin(
         policy,
-        rows,
+        through(rows),
         noise_for(policy, training.seed, 1),
         ids=ids,
         context=Context(issuer=Issuer(training.issuer), log_index=0),
@@ -122,6 +131,7 @@ def forget(
     seed: int | None = None,
     passphrase: Passphrase = passphrase_from_environment,
     progress: Progress = silent,
+    through: Through = here,
 ) -> Forgotten:
     """Delete people from a model: one batch, one release, one certificate.
 
@@ -141,7 +151,8 @@ def forget(
         The rule and the date of the requests.
     seed : int, optional
         For folders trained with a seed.
-    passphrase, progress : callables
+    passphrase, progress, through : callables
+        As for :func:`train`.
 
     Raises
     ------
@@ -166,7 +177,7 @@ def forget(
         now = datetime.now(UTC).replace(microsecond=0)
         requests, kept = asked.requests(ids, now)
         context = _context(store, now, requests)
-        retained = _Retained(store, lineage, records, table, frozenset(ids), leaving)
+        retained = _Retained(store, lineage, records, table, through, frozenset(ids), leaving)
         start = time.perf_counter()
         step = lineage.prepare(
             records.rows(leaving),
@@ -204,6 +215,7 @@ def retrain(
     seed: int | None = None,
     passphrase: Passphrase = passphrase_from_environment,
     progress: Progress = silent,
+    through: Through = here,
 ) -> Retrained:
     """Train from scratch on what is retained, as the next release of the same policy.
 
@@ -217,7 +229,7 @@ def retrain(
         noise = noise_for(store.policy, seed, lineage.number + 1)
         records = _records(store)
         table = records.table(data or _recorded(store))
-        rows = _Retained(store, lineage, records, table)()
+        rows = _Retained(store, lineage, records, table, through)()
         start = time.perf_counter()
         now = datetime.now(UTC).replace(microsecond=0)
         step = lineage.prepare_retrain(
@@ -261,11 +273,12 @@ class _Retained:
     lineage: Lineage
     records: Records
     table: Table
+    through: Through
     leaving: frozenset[str] = frozenset()
     gone: Table | None = None
     seconds: float = 0.0
 
-    def __call__(self) -> Rows:
+    def __call__(self) -> Source:
         start = time.perf_counter()
         members = self.lineage.members
         table, tags = staying(self.table, members, self.leaving)
@@ -273,7 +286,7 @@ class _Retained:
         count = self.lineage.state.count - (0 if self.gone is None else len(self.gone))
         require_retained(self.lineage, rows, ids_of(table), count, tags)
         self.seconds = time.perf_counter() - start
-        return rows
+        return self.through(rows)
 
 
 def _records(store: Folder) -> Records:

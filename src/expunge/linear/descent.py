@@ -131,7 +131,7 @@ def descend(
     """
     P = preconditioner or precondition(objective, rows, W)
     refreshes = int(preconditioner is None)
-    passes, stalled, forcing = 1 + refreshes, 0, FORCING[refreshes]
+    passes, stalled, best, forcing = 1 + refreshes, 0, math.inf, FORCING[refreshes]
     least = objective.ridge or _floor(objective, rows, W)
     found = evaluate(rows, objective.loss, W, value=True)
     for iteration in range(MAX_NEWTON):
@@ -147,7 +147,8 @@ def descend(
         passes += products + tried
         after = float(np.linalg.norm(penalised(objective, W, found).gradient))
         lower = before - value_of(objective, W, found) > ROUNDING * (1.0 + abs(before))
-        stalled = 0 if lower or after < 0.5 * size else stalled + 1
+        stalled = 0 if lower or after < 0.5 * best else stalled + 1
+        best = min(best, after)
         forcing = min(max(after / size, 1e-4), 0.1)
         if products > 5 + len(W) // (8 * W.shape[1] + 12):
             P, passes, refreshes = precondition(objective, rows, W), passes + 1, refreshes + 1
@@ -200,7 +201,7 @@ def _floor(objective: Objective, rows: Source, W: Array) -> float:
     """Return a lower bound of the least eigenvalue of the Hessian at ``W``, intercepts free."""
     loss = objective.loss
     size, matrix = curvature_sums(rows, loss, W)
-    drift = 4.0 * gamma(rows.width + 1) * rows.radius * float(np.linalg.norm(W)) * loss.spread
+    drift = 4.0 * gamma(rows.terms + 1) * rows.radius * float(np.linalg.norm(W)) * loss.spread
     outward = math.exp(min(drift, LARGEST)) * (1.0 + 1e-6)
     if loss.coupled:
         filled = matrix + np.trace(matrix) / len(matrix)

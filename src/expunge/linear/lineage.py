@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,7 +38,7 @@ from expunge.linear import engine
 from expunge.linear.engine import State, Trace
 from expunge.linear.losses import Array
 from expunge.linear.objective import Progress, silent
-from expunge.linear.rows import Rows
+from expunge.linear.rows import Block, Rows, Source
 from expunge.modelfile import ReleasedModel, digest, encode
 from expunge.noise import Discrete, NoiseSource, release
 
@@ -123,7 +123,7 @@ class Lineage:
         noise: NoiseSource | Discrete,
         *,
         ids: Sequence[str] | None = None,
-        retained: Rows | Callable[[], Rows] | None = None,
+        retained: Source | Callable[[], Source] | None = None,
         context: Context = Context(),
         progress: Progress = silent,
     ) -> Step:
@@ -136,7 +136,7 @@ class Lineage:
         noise : NoiseSource or Discrete
         ids : sequence of str, optional
             Whose rows these are; required if the model was trained with ids.
-        retained : Rows or callable, optional
+        retained : Source or callable, optional
             See :func:`expunge.linear.engine.unlearn`.
         context : Context
         progress : callable
@@ -174,7 +174,7 @@ class Lineage:
 
     def prepare_retrain(
         self,
-        retained: Rows,
+        retained: Source,
         noise: NoiseSource | Discrete,
         *,
         context: Context = Context(),
@@ -224,19 +224,24 @@ class Lineage:
         self.previous = step.published.statement.digest
         self.number += 1
 
-    def _checked(self, retained: Rows | Callable[[], Rows], removal: Removal) -> Callable[[], Rows]:
+    def _checked(
+        self, retained: Source | Callable[[], Source], removal: Removal
+    ) -> Callable[[], Source]:
         """Give the retained rows, when they are asked for, after matching them with the members.
 
         Rows of named people that come without ids were matched by the caller.
         """
 
-        def given() -> Rows:
+        def given() -> Source:
             rows = retained() if callable(retained) else retained
-            if self.members.named and rows.ids is None:
+            if self.members.named and getattr(rows, "ids", None) is None:
                 return rows
             left = self.members.retained.flags.astype(bool)
             left[removal.positions] = False
-            found = self.match(rows)[rows.weight > 0]
+            if isinstance(rows, Rows):
+                found = self.match(rows)[rows.weight > 0]
+            else:
+                found = self._found(rows, None)
             if len(found) != np.count_nonzero(left) or not left[found].all():
                 raise RetainedMismatch(
                     f"the model retains {np.count_nonzero(left)} rows after this deletion, and the "
@@ -266,23 +271,26 @@ class Lineage:
         present = np.flatnonzero(rows.weight)
         left = rows.take(present)
         positions = np.full(len(rows.weight), -1, dtype=np.int64)
+        positions[present] = self._found(left, left.ids)
+        self.matched = rows, rows.weight.copy(), positions
+        return positions
+
+    def _found(self, rows: Source, ids: Sequence[str] | None) -> NDArray[np.int64]:
         try:
-            positions[present] = self.members.find(self.digests(left), left.ids)
+            return self.members.find(self.digests(rows), ids)
         except InvalidInput as error:
             raise RetainedMismatch(
                 f"the rows given as retained are not those of the training: {error}"
             ) from error
-        self.matched = rows, rows.weight.copy(), positions
-        return positions
 
-    def digests(self, rows: Rows) -> Any:
-        """Return the row digests (k, 32) of rows in the form in which they were trained on."""
-        return row_digests(_as_trained(rows, self.sparse), rows.target, rows.weight)
+    def digests(self, rows: Source) -> NDArray[np.uint8]:
+        """Return the digests (k, 32) of the present rows, in the form of the training."""
+        return digests_of(rows, sparse=self.sparse)
 
 
 def begin(
     policy: Policy,
-    rows: Rows,
+    rows: Source,
     noise: NoiseSource | Discrete,
     *,
     ids: Sequence[str] | None = None,
@@ -294,11 +302,10 @@ def begin(
     Parameters
     ----------
     policy : Policy
-    rows : Rows
-        All of positive weight.
+    rows : Source
     noise : NoiseSource or Discrete
     ids : sequence of str, optional
-        Whose rows these are; without ids, rows are known by their values.
+        Whose the rows of positive weight are; without ids, rows are known by their values.
     context : Context
     progress : callable
 
@@ -318,8 +325,8 @@ def begin(
         progress=progress,
     )
     progress("committing to the records")
-    sparse = bool(sp.issparse(rows.X))
-    members = Members.enrol(row_digests(_as_trained(rows, sparse), rows.target, rows.weight), ids)
+    sparse = isinstance(rows, Rows) and bool(sp.issparse(rows.X))
+    members = Members.enrol(digests_of(rows, sparse=sparse), ids)
     key = os.urandom(32)
     published = _publish(
         policy,
@@ -339,10 +346,24 @@ def begin(
     return lineage, Step(state, None, published, trace)
 
 
-def _as_trained(rows: Rows, sparse: bool) -> Any:
-    if sparse:
-        return sp.csr_array(rows.X)
-    return rows.X.toarray() if sp.issparse(rows.X) else rows.X
+def digests_of(rows: Source, *, sparse: bool) -> NDArray[np.uint8]:
+    """Return the digests (k, 32) of the rows of positive weight, as sparse or dense rows."""
+    if isinstance(rows, Rows):
+        return _digests(iter([rows]), sparse)
+    return np.concatenate(rows.map(partial(_digests, sparse=sparse)))
+
+
+def _digests(blocks: Iterator[Block | Rows], sparse: bool) -> NDArray[np.uint8]:
+    parts = [np.zeros((0, 32), np.uint8)]
+    for block in blocks:
+        there, X = block.weight > 0, block.X
+        target, weight = block.target, block.weight
+        if not there.all():
+            X, target, weight = X[there], target[there], weight[there]
+        if sparse != sp.issparse(X):
+            X = sp.csr_array(X) if sparse else sp.csr_array(X).toarray()
+        parts.append(row_digests(X, target, weight))
+    return np.concatenate(parts)
 
 
 def _publish(

@@ -55,12 +55,12 @@ def evaluate(
     and costs another pair of products.
     """
     moved = None if anchor is None or not loss.spread else W - anchor
-    wanted = _Wanted(moved, value, hessian, rows.length if fine else None)
+    wanted = _Wanted(moved, value, hessian, (rows.terms, rows.length) if fine else None)
     total = reduce(_add, rows.map(partial(_shard, loss=loss, W=W, wanted=wanted)))
     error = gradient_error(rows, loss, W, total.sums)
     change = 0.0
     if moved is not None:
-        rounding = 4.0 * gamma(rows.width + 2) * rows.radius
+        rounding = 4.0 * gamma(rows.terms + 2) * rows.radius
         change = total.change + rounding * float(np.linalg.norm(moved))
     number = total.value if value else float("nan")
     errors = 1.01 * total.errors if fine else None
@@ -130,12 +130,12 @@ class _Sums:
 
 @dataclass(frozen=True, repr=False)
 class _Wanted:
-    """``moved`` as margins are to be compared; ``length`` of the sum if errors are wanted."""
+    """``moved`` as margins are to be compared; ``sums``: terms and rows, if errors are wanted."""
 
     moved: Array | None
     value: bool
     hessian: bool
-    length: int | None
+    sums: tuple[int, int] | None
 
 
 def _add(a: _Sums, b: _Sums) -> _Sums:
@@ -159,8 +159,8 @@ def _shard(blocks: Iterator[Block], loss: Loss, W: Array, wanted: _Wanted) -> _S
         first, bound = loss.first(margin, target)
         total.sums += slope_sums(block, loss, first, bound)
         total.gradient += block.transposed_product(first * weight[:, None])
-        if wanted.length is not None:
-            total.errors += coordinate_errors(block, loss, W, wanted.length, first, bound)
+        if wanted.sums is not None:
+            total.errors += coordinate_errors(block, loss, W, wanted.sums, first, bound)
         if wanted.moved is not None:
             change = block.margins(wanted.moved)
             spread = np.ptp(change, axis=1) if loss.coupled else np.abs(change[:, 0])

@@ -30,7 +30,7 @@ def slope_sums(block: Block, loss: Loss, first: Array, bound: Array) -> Array:
 def gradient_error(rows: Source, loss: Loss, W: Array, sums: Array) -> float:
     """Bound the Euclidean rounding error of a gradient at ``W`` from its :func:`slope_sums`."""
     top, size, outputs = rows.radius, float(np.linalg.norm(W)), W.shape[1]
-    margin = gamma(rows.width + 1) * size
+    margin = gamma(rows.terms + 1) * size
     if loss.coupled:
         spread = 2.0 * margin * float(np.exp(min(2.0 * margin * top, LARGEST)))
         rounding = (outputs + 8) * UNIT * (1.0 + (outputs - 1) / np.e)
@@ -43,14 +43,14 @@ def gradient_error(rows: Source, loss: Loss, W: Array, sums: Array) -> float:
 
 
 def coordinate_errors(
-    block: Block, loss: Loss, W: Array, length: int, first: Array, bound: Array
+    block: Block, loss: Loss, W: Array, sums: tuple[int, int], first: Array, bound: Array
 ) -> Array:
     """Bound the rounding error of every coordinate of a block's gradient: (p, C).
 
-    ``length`` is the number of rows of the whole sum.
+    ``sums`` are the numbers of terms of a margin, and of rows in the whole sum.
     """
-    size = block.absolute()
-    margin = gamma(len(W) + 1) * size.margins(np.abs(W))
+    size, (terms, length) = block.absolute(), sums
+    margin = gamma(terms + 1) * size.margins(np.abs(W))
     outputs = W.shape[1]
     with np.errstate(over="ignore"):
         if loss.coupled:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -71,6 +72,8 @@ class Source(Protocol):
         Number of rows, absent ones included: it fixes how passes are cut.
     width : int
         Number of coordinates p of a row, the constant included.
+    terms : int
+        The most coordinates of a row that are not 0, or a bound of it: what is summed in a margin.
     columns : int
         Number of columns C of the target.
     intercept : bool
@@ -87,6 +90,8 @@ class Source(Protocol):
     def length(self) -> int: ...
     @property
     def width(self) -> int: ...
+    @property
+    def terms(self) -> int: ...
     @property
     def columns(self) -> int: ...
     @property
@@ -146,6 +151,13 @@ class Rows:
     def width(self) -> int:
         """Number of coordinates p of a row, the constant included."""
         return int(self.X.shape[1]) + int(self.intercept)
+
+    @cached_property
+    def terms(self) -> int:
+        """The most coordinates of a row that are stored, the constant included."""
+        if not sp.issparse(self.X):
+            return self.width
+        return int(np.diff(self.X.indptr).max(initial=0)) + int(self.intercept)
 
     @property
     def columns(self) -> int:

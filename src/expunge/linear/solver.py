@@ -196,7 +196,7 @@ def _hessian(objective: Objective, found: Pass, W: Array) -> Array:
 def _certified(objective: Objective, rows: Source, W: Array, H: Array) -> Curvature:
     loss = objective.loss
     top = rows.radius
-    margin_error = gamma(rows.width + 1) * top * float(np.linalg.norm(W))
+    margin_error = gamma(rows.terms + 1) * top * float(np.linalg.norm(W))
     slack = math.expm1(min(2.0 * margin_error, 1.0)) + 10 * UNIT if loss.spread else 0.0
     rounding = gamma(chain_length(rows.length) + 8)
     curvature = certify(H, slack=slack, row_error=slack, rounding=rounding, ridge=objective.ridge)

@@ -154,8 +154,8 @@ class Unlearner(BaseEstimator):
             )
         if seen["fixed"] != self._fixed():
             raise InvalidInput(
-                f"the state was made with {seen['fixed']}, this {type(self).__name__} is constructed "
-                f"with {self._fixed()}; construct it with the same"
+                f"the state was made with {seen['fixed']}, the {type(self).__name__} constructed "
+                f"here has {self._fixed()}; construct it with the same"
             )
         self._single = bool(seen["single"])
         self.__dict__.pop("feature_names_in_", None)
