@@ -23,15 +23,16 @@ from random_problems import assert_no_understatement, problem
 
 CONCORDANT = ("logistic", "softmax", "logistic-ovr", "squared", "poisson", "gamma")
 ALL = (*CONCORDANT, "squared-hinge", "huber")
-PATHS = {"dense": (0, objective.MAX_DIRECT), "diagonal": (0, 0)}
+PATHS = {"dense": (0, objective.MAX_DIRECT, 1024), "heavy": (0, 0, 3)}
 
 
 @pytest.fixture(params=PATHS)
 def matrix_free(request, monkeypatch):
     """Let no Hessian be formed, however small."""
-    direct, dense = PATHS[request.param]
+    direct, dense, heavy = PATHS[request.param]
     monkeypatch.setattr(objective, "MAX_DIRECT", direct)
     monkeypatch.setattr(descent, "MAX_DIRECT", dense)
+    monkeypatch.setattr(descent, "HEAVY", heavy)
     return request.param
 
 

@@ -3,7 +3,7 @@
 For models whose Hessian is too large to form, and for losses whose second derivative jumps. The
 certificate is a *measured* one: the gradient over all rows, and the least curvature that is certain
 without a Hessian. Memory: a few arrays of the size of the parameters, and the preconditioner, that
-is p² numbers, or one per parameter for more than ``MAX_DIRECT`` features.
+is p² numbers, or for more than ``MAX_DIRECT`` features one per parameter and ``HEAVY²``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from expunge.errors import ToleranceUnreachable
@@ -38,6 +39,7 @@ from expunge.linear.passes import (
 from expunge.linear.rounding import UNIT, gamma
 from expunge.linear.rows import Source
 
+HEAVY = 1024
 MAX_NEWTON = 200
 MAX_PRODUCTS = 500
 STALLED = 5
@@ -50,22 +52,29 @@ SHORTEST = 1e-6
 class Preconditioner:
     """An easily inverted stand-in for the Hessian; it may be old, which costs speed only.
 
-    ``matrix`` is the lower Cholesky factor (p, p) of the *mean* Hessian of the outputs, the penalty
+    ``matrix`` is the lower Cholesky factor (t, t) of the *mean* Hessian of the outputs, the penalty
     included: for softmax ``(I − 11ᵀ/K) ⊗ Σ_i s_i (1 − ‖p_i‖²)/(K − 1) x_ix_iᵀ``, for a single
-    output the Hessian itself. If not ``dense``, it is the Hessian's diagonal (p, C).
+    output the Hessian itself. If that is too large, it is of the ``heavy`` (t,) coordinates only
+    (the most frequent terms of a text); for the others ``diagonal`` (p, C) is the Hessian's.
     """
 
     matrix: Array
-    dense: bool
+    heavy: NDArray[np.int64] | None = None
+    diagonal: Array | None = None
 
     def solve(self, objective: Objective, V: Array) -> Array:
         """Return an approximation of ``∇²F⁻¹ V`` (p, C)."""
-        if not self.dense:
-            return np.asarray(V / self.matrix)
+        if self.heavy is None or self.diagonal is None:
+            return self._solve(objective, V, objective.penalty(len(V)))
+        found: Array = V / self.diagonal
+        penalty = objective.penalty(len(V))[self.heavy]
+        found[self.heavy] = self._solve(objective, V[self.heavy], penalty)
+        return found
+
+    def _solve(self, objective: Objective, V: Array, penalty: Array) -> Array:
         mean = V.mean(axis=1, keepdims=True) if objective.loss.coupled else 0.0
         found: Array = np.ascontiguousarray(dpotrs(self.matrix, V - mean, lower=1)[0])
         if objective.loss.coupled:
-            penalty = objective.penalty(len(V))
             found += np.divide(mean, penalty, out=np.zeros_like(penalty), where=penalty > 0.0)
         return found
 
@@ -82,16 +91,17 @@ class Descended:
 
 
 def precondition(objective: Objective, rows: Source, W: Array) -> Preconditioner:
-    """Build the preconditioner at ``W`` in one pass over the rows."""
-    penalty, outputs = objective.penalty(len(W)), W.shape[1]
+    """Build the preconditioner at ``W`` in one pass over the rows, or two."""
+    penalty, heavy, diagonal = objective.penalty(len(W)), None, None
     if len(W) > MAX_DIRECT:
         diagonal = hessian_diagonal(rows, objective.loss, W) + penalty
-        return Preconditioner(np.maximum(diagonal, 1e-12 * diagonal.max()), False)
-    H = mean_gram(rows, objective.loss, W)
+        diagonal = np.maximum(diagonal, 1e-12 * diagonal.max())
+        heavy = np.sort(np.argsort(-diagonal.sum(axis=1), kind="stable")[:HEAVY])
+    H = mean_gram(rows, objective.loss, W, heavy)
     if objective.loss.coupled:
-        H /= outputs - 1
-    H[np.diag_indices_from(H)] += penalty[:, 0]
-    return _factored(H)
+        H /= W.shape[1] - 1
+    H[np.diag_indices_from(H)] += penalty[slice(None) if heavy is None else heavy, 0]
+    return replace(_factored(H), heavy=heavy, diagonal=diagonal)
 
 
 def measured_distance(objective: Objective, rows: Source, point: Point, enough: float) -> float:
@@ -179,7 +189,7 @@ def _factored(H: Array) -> Preconditioner:
             "the Hessian is singular in float64: scale the features, drop collinear columns or "
             "penalise more"
         )
-    return Preconditioner(np.asfortranarray(chol), True)
+    return Preconditioner(np.asfortranarray(chol))
 
 
 def _located(

@@ -12,6 +12,7 @@ from functools import partial, reduce
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 
 from expunge.linear.losses import Array, Loss
@@ -90,12 +91,14 @@ def hessian_product(rows: Source, loss: Loss, W: Array, V: Array) -> Array:
     return np.asarray(reduce(np.add, rows.map(partial(_product, loss=loss, W=W, V=V))))
 
 
-def mean_gram(rows: Source, loss: Loss, W: Array) -> Array:
+def mean_gram(rows: Source, loss: Loss, W: Array, only: NDArray[np.int64] | None = None) -> Array:
     """Return ``Σ_i s_i t_i [x_i;1][x_i;1]ᵀ`` (p, p), t the trace of a row's curvature.
 
-    With one output that is the Hessian itself; for softmax, t = 1 − ‖p‖².
+    With one output that is the Hessian itself; for softmax, t = 1 − ‖p‖². ``only`` asks for the
+    rows and columns of some coordinates, in ascending order.
     """
-    return np.asarray(reduce(np.add, rows.map(partial(_mean_gram, loss=loss, W=W))))
+    work = partial(_mean_gram, loss=loss, W=W, only=only)
+    return np.asarray(reduce(np.add, rows.map(work)))
 
 
 def gram(rows: Source) -> Array:
@@ -247,11 +250,15 @@ def _plain_gram(blocks: Iterator[Block], width: int) -> Array:
     return total
 
 
-def _mean_gram(blocks: Iterator[Block], loss: Loss, W: Array) -> Array:
-    total, buffer = np.zeros((len(W), len(W))), np.empty((BLOCK, len(W)))
+def _mean_gram(
+    blocks: Iterator[Block], loss: Loss, W: Array, only: NDArray[np.int64] | None
+) -> Array:
+    size = len(W) if only is None else len(only)
+    total, buffer = np.zeros((size, size)), np.empty((BLOCK, size))
     for block in blocks:
         second = loss.second(block.margins(W), block.target)
-        total += _gram(block, _traces(loss, second) * block.weight, buffer)
+        part = block if only is None else block.coordinates(only)
+        total += _gram(part, _traces(loss, second) * block.weight, buffer)
     return total
 
 

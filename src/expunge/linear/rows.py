@@ -54,6 +54,13 @@ class Block:
         """Return the block with squares of the features."""
         return self._with(self.X * self.X)
 
+    def coordinates(self, index: NDArray[np.int64]) -> Block:
+        """Return some coordinates of the rows, in ascending order; the constant is the last."""
+        d = self.X.shape[1]
+        constant = self.intercept and bool(len(index)) and int(index[-1]) == d
+        chosen: Any = self.X[:, index[:-1] if constant else index]
+        return replace(self, X=chosen, intercept=constant)
+
     def _with(self, X: Any) -> Block:
         return replace(self, X=X)
 

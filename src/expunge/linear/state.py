@@ -205,7 +205,10 @@ def _curvature_arrays(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return arrays and numbers; a preconditioner has no numbers."""
     if isinstance(kept, Preconditioner):
-        return {"dense" if kept.dense else "diagonal": kept.matrix}, {}
+        found: dict[str, NDArray[Any]] = {"dense": kept.matrix}
+        if kept.heavy is not None and kept.diagonal is not None:
+            found |= {"heavy": kept.heavy, "diagonal": kept.diagonal}
+        return found, {}
     folded = kept.folded()
     numbers = {name: _text(getattr(folded, name)) for name in _NUMBERS}
     return {"chol": folded.chol, "scale": folded.scale}, numbers
@@ -231,11 +234,16 @@ def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]
 def _kept(
     arrays: Mapping[str, NDArray[Any]], k: int, found: Mapping[str, float]
 ) -> Curvature | Preconditioner:
-    p, outputs = arrays[f"{k}.weights"].shape
+    shape = arrays[f"{k}.weights"].shape
     if f"{k}.dense" in arrays:
-        return Preconditioner(np.asfortranarray(_real(arrays[f"{k}.dense"], (p, p))), True)
-    if f"{k}.diagonal" in arrays:
-        return Preconditioner(_real(arrays[f"{k}.diagonal"], (p, outputs)), False)
+        heavy = arrays.get(f"{k}.heavy")
+        size = shape[0] if heavy is None else len(heavy)
+        matrix = np.asfortranarray(_real(arrays[f"{k}.dense"], (size, size)))
+        if heavy is None:
+            return Preconditioner(matrix)
+        if heavy.dtype != np.int64 or not np.isin(heavy, np.arange(shape[0])).all():
+            raise ValueError("heavy coordinates must be coordinates")
+        return Preconditioner(matrix, heavy, _real(arrays[f"{k}.diagonal"], shape))
     q = len(arrays[f"{k}.chol"])
     return Curvature(
         np.asfortranarray(_real(arrays[f"{k}.chol"], (q, q))),
