@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg.blas import dtrmm, dtrsm
+from scipy.linalg.blas import dtrmm, dtrmv, dtrsm, dtrsv
 from scipy.linalg.lapack import dpotrf
 
 from expunge.errors import ToleranceUnreachable
@@ -100,27 +100,27 @@ class Curvature:
         a = self.whiten(g)
         expanded = self._expand(a)
         norm = self.up * math.sqrt(max(float(np.sum(a * expanded)), 0.0))
-        return dtrsm(1.0, self.chol, expanded, lower=1, trans_a=1), norm
+        return solve_triangular(self.chol, expanded, transposed=1), norm
 
     def whiten(self, g: Array) -> Array:
         """Return ``L⁻¹g``."""
-        return dtrsm(1.0, self.chol, g, lower=1)
+        return solve_triangular(self.chol, g)
 
     def product(self, v: Array) -> Array:
         """Return ``Av``."""
-        y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+        y = self._half(v)
         return dtrmm(1.0, self.chol, y - self.Z @ (self.Z.T @ y), lower=1)
 
     def norm(self, v: Array) -> float:
         """Return ``√tr(vᵀAv)``, rounded up."""
-        y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+        y = self._half(v)
         small = self.Z.T @ y
         square = float(np.sum(y * y)) - float(np.sum(small * small))
         return self.up * math.sqrt(max(square, 0.0))
 
     def defect(self, g: Array, v: Array) -> float:
         """Return ``‖g + Av‖`` in the norm of A⁻¹, rounded up."""
-        y = dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+        y = self._half(v)
         left = self.whiten(g) + y - self.Z @ (self.Z.T @ y)
         return self.up * float(np.linalg.norm(left)) / math.sqrt(1.0 - self.eta)
 
@@ -199,6 +199,12 @@ class Curvature:
         leverage = self.up * min(leverage, radius**2 / self.floor)
         return replace(self, leverage=leverage, radius=radius)
 
+    def _half(self, v: Array) -> Array:
+        """Return ``Lᵀv``; a column is faster as a vector."""
+        if v.shape[1] == 1:
+            return dtrmv(self.chol, v[:, 0], lower=1, trans=1)[:, None]
+        return dtrmm(1.0, self.chol, v, lower=1, trans_a=1)
+
     def _expand(self, a: Array) -> Array:
         """Return ``(I − ZZᵀ)⁻¹a``."""
         if not self.Z.shape[1]:
@@ -219,6 +225,13 @@ class Curvature:
             ridge=self.ridge,
         )
         return fresh.with_reach(self.leverage / keep, self.radius)
+
+
+def solve_triangular(chol: Array, g: Array, transposed: int = 0) -> Array:
+    """Return ``L⁻¹g`` or ``L⁻ᵀg``; a column is faster as a vector."""
+    if g.shape[1] == 1:
+        return dtrsv(chol, g[:, 0], lower=1, trans=transposed)[:, None]
+    return dtrsm(1.0, chol, g, lower=1, trans_a=transposed)
 
 
 def certify(

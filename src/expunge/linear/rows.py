@@ -115,7 +115,10 @@ class Source(Protocol):
         ...
 
     def map(self, work: Callable[[Iterator[Block]], _T]) -> list[_T]:
-        """Return ``work`` of the blocks of every shard, in shard order."""
+        """Return ``work`` of the blocks of every shard, in shard order.
+
+        A block lives until the next one is asked for.
+        """
         ...
 
 
@@ -207,19 +210,27 @@ class Rows:
         """Return the same rows with some columns of the target only."""
         return replace(self, target=self.target[:, which])
 
-    def block(self, start: int, stop: int) -> Block:
-        """Return a span of the rows as one block."""
+    def block(self, start: int, stop: int, buffer: Array | None = None) -> Block:
+        """Return a span of the rows as one block, cast into ``buffer`` if there is one."""
         span = slice(start, stop)
-        block = self.X[span]
-        X = block.astype(np.float64) if sp.issparse(block) else np.asarray(block, np.float64)
+        block: Any = self.X[span]
+        if sp.issparse(block):
+            X: Any = block.astype(np.float64)
+        elif buffer is None:
+            X = np.asarray(block, np.float64)
+        else:
+            X = buffer[: stop - start]
+            np.copyto(X, block)
         return Block(X, self.target[span], self.weight[span], self.norm[span], self.intercept)
 
     def map(self, work: Callable[[Iterator[Block]], _T]) -> list[_T]:
         """Return ``work`` of the blocks of every shard, in shard order."""
         spans = shards(self.length)
+        cast = not sp.issparse(self.X) and self.X.dtype != np.float64
 
         def shard(k: int) -> _T:
-            return work(self.block(*span) for span in blocks(*spans[k]))
+            buffer = np.empty((BLOCK, self.X.shape[1])) if cast else None
+            return work(self.block(*span, buffer) for span in blocks(*spans[k]))
 
         return run_threads(shard, len(spans))
 

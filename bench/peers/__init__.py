@@ -1,0 +1,1 @@
+"""Our deletions beside other people's tools, on the same rows: ``python -m bench.peers``."""
