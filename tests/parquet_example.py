@@ -76,4 +76,4 @@ def require_same(found, expected):
 
 def in_memory(X, y, weight, intercept=True):
     """Return the same rows in memory."""
-    return make_rows(X, np.asarray(y, float).reshape(len(X), -1), weight, intercept=intercept)
+    return make_rows(X, np.asarray(y, float).reshape(X.shape[0], -1), weight, intercept=intercept)

@@ -9,13 +9,14 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from expunge.errors import InvalidInput
 from expunge.linear import cluster
 from expunge.linear.cluster import WorkersLost, connect, local_cluster, spread
 from expunge.linear.engine import fit, unlearn
 from expunge.linear.losses import LOSSES
-from expunge.linear.parquet import parquet_rows
+from expunge.linear.parquet import decoded_rows, parquet_rows
 from expunge.linear.passes import evaluate
 from expunge.linear.shards import shards
 from parquet_example import in_memory, numbers, require_same, results, table, write
@@ -100,6 +101,25 @@ def test_outputs_are_chosen_at_the_workers(client, data):
         require_same(
             results(one, LOGISTIC), results(rows.outputs(which).outputs(slice(1, 2)), LOGISTIC)
         )
+
+
+def test_sparse_rows(client):
+    X = sp.random_array((9000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
+    y = np.where(np.asarray(X.sum(axis=1)).ravel() > 2, 1.0, -1.0)
+    rows = in_memory(X, y, None)
+    require_same(results(spread(rows, client), LOGISTIC), results(rows, LOGISTIC))
+
+
+def test_a_decoder_of_the_caller_goes_along(client, parquet, memory):
+    features = [f"x{j}" for j in range(5)]
+
+    def decode(piece):
+        X = np.column_stack([piece[name] for name in features])
+        return X, np.asarray(piece["y"]), np.asarray(piece["w"])
+
+    names = [file.path for file in parquet.reader.files]
+    rows = spread(decoded_rows(names, decode, columns=[*features, "y", "w"]), client)
+    require_same(results(rows, LOGISTIC), results(memory, LOGISTIC))
 
 
 def test_rows_are_sent_once(client, memory, monkeypatch):

@@ -214,13 +214,11 @@ class Rows:
         """Return a span of the rows as one block, cast into ``buffer`` if there is one."""
         span = slice(start, stop)
         block: Any = self.X[span]
-        if sp.issparse(block):
-            X: Any = block.astype(np.float64)
-        elif buffer is None:
-            X = np.asarray(block, np.float64)
-        else:
+        if buffer is not None:
             X = buffer[: stop - start]
             np.copyto(X, block)
+        else:
+            X = block.astype(np.float64, copy=False)
         return Block(X, self.target[span], self.weight[span], self.norm[span], self.intercept)
 
     def map(self, work: Callable[[Iterator[Block]], _T]) -> list[_T]:
