@@ -15,8 +15,8 @@ from expunge.folder import operations
 from expunge.folder.operations import Asked, Forgotten
 from expunge.linear import engine
 from expunge.linear.engine import State, Trace
-from expunge.linear.rows import Rows
 from expunge.linear.objective import Progress, silent
+from expunge.linear.rows import Rows
 
 
 def copy_before(setting: Setting) -> Path:

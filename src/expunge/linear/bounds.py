@@ -156,7 +156,7 @@ def floor_without_hessian(l2: float, size: float, least: float) -> float:
     Examples
     --------
     >>> floor_without_hessian(1.0, 0.0, 5.0), round(floor_without_hessian(1.0, 100.0, 100.0), 4)
-    (1.0, 0.4963)
+    (1.0, 0.4988)
     """
     if not least > 0.0:
         return 0.0
