@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 
+from expunge.certificate.curvature import factor
 from expunge.certificate.distance import distance_bound
 from expunge.certificate.residual import UNIT, Rows, gradient
 from expunge.errors import InvalidInput
@@ -291,3 +292,19 @@ def test_what_cannot_be_bounded_is_refused(loss: str, l2: float, shape: tuple[in
         Rows(np.ones((4, 2)), np.ones(4), np.ones(4))
     with pytest.raises(InvalidInput):
         Rows(np.ones((4, 2)), np.ones((4, 1)), -np.ones(4))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_least_eigenvalue_does_not_suffer_from_scales(seed: int) -> None:
+    """Two incomes that are nearly the same, beside flags: proved within a factor of the size."""
+    rng = np.random.default_rng(seed)
+    p = int(rng.integers(2, 8))
+    half = rng.standard_normal((3 * p, p + 2))
+    half[:, 1] = half[:, 0] + 1e-3 * half[:, 1]
+    half *= 10.0 ** np.r_[6, 6, rng.uniform(-3, 0, p)]
+    hessian = half.T @ half
+    found = factor(hessian, 0.0, 0.0)
+    assert found is not None
+    with mpmath.workdps(60):
+        truth = mpmath.eigsy(mpmath.matrix(hessian.tolist()), eigvals_only=True)[0]
+        assert truth / (1.1 * (p + 2)) <= found.kappa <= truth

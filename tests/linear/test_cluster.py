@@ -174,7 +174,7 @@ def test_a_worker_dies_in_a_pass(client, parquet, memory, tmp_path, kind, times)
     truth = evaluate(expected, LOGISTIC, W, hessian=True)
     assert found.gradient.tobytes() == truth.gradient.tobytes()
     assert found.hessian.tobytes() == truth.hessian.tobytes()
-    client.wait_for_workers(2)
+    client.wait_for_workers(2, timeout=300)
     assert pids(client) != before
     require_same(results(rows, LOGISTIC), results(expected, LOGISTIC))
 
@@ -226,6 +226,11 @@ def test_workers_of_other_making_are_refused():
         cluster._require_alike({"a": here, "b": here | {"numpy": "1.0"}})
     with pytest.raises(InvalidInput, match="worker a has expunge 9"):
         cluster._require_alike({"a": here | {"expunge": "9"}})
+
+
+def test_local_clusters_wait_for_a_worker_that_a_busy_machine_restarts(client):
+    """By default Dask gives it up after 15 s, and a pass without workers would never end."""
+    assert dask.config.get("distributed.deploy.lost-worker-timeout") == "600s"
 
 
 def test_local_clusters_are_private(client):

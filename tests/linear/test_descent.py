@@ -9,7 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_diabetes
 
-from expunge.errors import InvalidInput, NeedsRetainedData, RetainedMismatch
+from expunge.errors import (
+    InvalidInput,
+    NeedsRetainedData,
+    RetainedMismatch,
+    ToleranceUnreachable,
+)
 from expunge.linear import descent, objective
 from expunge.linear.bounds import floor_without_hessian
 from expunge.linear.engine import fit, unlearn
@@ -207,6 +212,37 @@ def test_refusals_without_a_hessian(matrix_free):
     new, trace = unlearn(state, rows.take(gone), rows.without(gone))
     assert trace.passes > 0
     assert new.bound <= 1e-4
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared", "squared-hinge", "huber"])
+def test_a_gradient_of_zero_is_the_end(matrix_free, loss):
+    """Balanced labels on equal rows: the minimiser is 0, and only rounding stands in the bound."""
+    two = np.tile([[1.0, -1.0], [-1.0, 1.0]], (4, 1))
+    target = (two + 1.0) / 2.0 if loss == "softmax" else two
+    rows = make_rows(np.ones((8, 1)), target, intercept=False)
+    found, _ = fit(rows, loss=loss, l2=1.0, tolerance=1e-3, classes=False)
+    assert not found.weights.any()
+    with pytest.raises(ToleranceUnreachable):
+        fit(rows, loss=loss, l2=1.0, tolerance=1e-30, classes=False)
+
+
+def test_conjugate_gradients_end_where_the_preconditioner_sees_nothing():
+    """It ignores what is common to the free intercepts of all classes, which rounding may leave."""
+    X, y = iris()
+    rows, here = make_rows(X, y), objective_of("softmax", 1.0, True)
+    W = np.zeros((5, 3))
+    P = descent.precondition(here, rows, W)
+    point = penalised(here, W, evaluate(rows, here.loss, W))
+    asked = []
+
+    class Blind:
+        def solve(self, found, V):
+            asked.append(V)
+            return P.solve(found, V) * (len(asked) == 1)
+
+    step, products = descent._solve(here, rows, point, Blind(), 0.0)
+    assert products == 1
+    assert np.sum(step * point.gradient) < 0.0
 
 
 def test_softmax_on_sparse_text_forms_nothing_large(monkeypatch):

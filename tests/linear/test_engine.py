@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +13,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_diabetes
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from expunge.errors import (
     InvalidInput,
@@ -23,6 +27,7 @@ from expunge.linear.engine import fit, unlearn
 from expunge.linear.losses import LOSSES as TABLE
 from expunge.linear.passes import curvature_rows, evaluate
 from expunge.linear.rows import make_rows
+from expunge.linear.shards import single_threaded_blas
 from oracles import digits10, digits38, iris, minimiser
 from random_problems import REGRESSION, assert_no_understatement, problem
 
@@ -295,3 +300,80 @@ def test_ridge_forgets_nearly_everybody_from_its_state():
         assert trace.path == "bounded"
     truth = minimiser(X[950:], y[950:], np.ones(50), "squared", 1.0, True)
     assert np.linalg.norm(state.weights - truth) <= state.bound <= 1e-6
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("loss", ["logistic", "poisson", "gamma"])
+def test_several_targets_have_each_their_own_curvature(loss, intercept):
+    """As columns of one target they are separate problems, and not one with the first's Hessian."""
+    rng = np.random.default_rng(0)
+    X, gone = rng.standard_normal((80, 4)), np.arange(6)
+    score = X @ rng.standard_normal((4, 3)) + [-1.0, 0.0, 2.0]
+    target = {
+        "logistic": np.where(score + rng.standard_normal(score.shape) > 0, 1.0, -1.0),
+        "poisson": rng.poisson(np.exp(score)) * 1.0,
+        "gamma": np.exp(score) * rng.gamma(2.0, 0.5, score.shape),
+    }[loss]
+    rows, state = fitted(X, target, loss, tolerance=1.0, intercept=intercept)
+    free = unlearn(state, rows.take(gone))[0]
+    measured = unlearn(replace(state, tolerance=1e-3), rows.take(gone), rows.without(gone))[0]
+    for found, start in ((state, 0), (free, 6), (measured, 6)):
+        keep = np.arange(start, 80)
+        truth = [
+            minimiser(X[keep], target[keep][:, [k]], np.ones(len(keep)), loss, 1.0, intercept)
+            for k in range(3)
+        ]
+        assert np.linalg.norm(found.weights - np.hstack(truth)) <= found.bound + 1e-14
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e-100, 1e100, 1e150])
+@pytest.mark.parametrize("loss", ["squared", "poisson", "gamma", "huber"])
+def test_numbers_that_overflow_are_refused_without_a_warning(loss, scale):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 3)), rng.gamma(2.0, 1.0, (60, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for features, target in ((scale * X, y), (X, scale * y)):
+            with suppress(ToleranceUnreachable):
+                assert fitted(features, target, loss, tolerance=1e-4)[1].bound <= 1e-4
+
+
+def test_a_minimiser_that_overflows_is_refused():
+    X, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ToleranceUnreachable, match="float64 cannot locate the minimiser"):
+        fitted(X, 1e200 * y[:, None], "squared")
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_blas_gets_its_threads_back_whoever_leaves_last(ends, limited):
+    """Two who overlap: while either computes there is one thread, afterwards all of them."""
+    inside, both, left, over, seen = (*(threading.Event() for _ in range(4)), [])
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    def first():
+        with single_threaded_blas():
+            inside.set()
+            both.wait(60)
+        left.set()
+        assert ends or over.wait(60)
+
+    def second():
+        inside.wait(60)
+        with single_threaded_blas():
+            both.set()
+            one.join() if ends else left.wait(60)
+            seen.append(threads())
+
+    with threadpool_limits(3, "blas") if limited else nullcontext():
+        before = threads()
+        one, two = threading.Thread(target=first), threading.Thread(target=second)
+        one.start()
+        two.start()
+        two.join()
+        seen.append(threads())
+        over.set()
+        one.join()
+    assert seen == [[1] * len(before), before]

@@ -404,6 +404,29 @@ def parts_of(dual):
     return dual.system, dual.inverse, dual.penalty, dual.target, dual.coef
 
 
+def test_arrays_that_change_after_the_fit_do_not_matter():
+    X, y = load_diabetes(return_X_y=True)
+    weight = np.linspace(1, 2, 30)
+    own = X[:30].copy(), y[:30].copy(), weight.copy()
+    model = KernelRidge(kernel="rbf").fit(*own)
+    for array in own:
+        array *= 3.0
+    model.unlearn(X[:4], y[:4], sample_weight=weight[:4])
+    fresh = KernelRidge(kernel="rbf").fit(X[4:30], y[4:30], weight[4:])
+    assert model.dual_coef_.tobytes() == fresh.dual_coef_.tobytes()
+    assert model.X_fit_.tobytes() == fresh.X_fit_.tobytes()
+
+
+def test_a_failed_refit_changes_no_attribute():
+    X, y = load_diabetes(return_X_y=True)
+    model = KernelRidge().fit(X[:30], y[:30])
+    before = dict(vars(model))
+    with pytest.raises(InvalidInput):
+        model.set_params(alpha=-1.0).fit(X[:30, :4], np.column_stack([y[:30], y[:30]]))
+    model.set_params(alpha=1.0)
+    assert all(vars(model)[name] is before[name] for name in before if name != "alpha")
+
+
 def test_bad_requests_change_nothing(monkeypatch):
     X, y = diabetes(60)
     model = KernelRidge(kernel="rbf").fit(X, y)

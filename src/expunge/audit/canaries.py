@@ -39,8 +39,8 @@ class Pairs:
     Attributes
     ----------
     X : (k, 2, d) float64
-    y : (k,) array
-        The label of both rows of a pair.
+    y : (k,) or (k, C) array
+        The label, or target, of both rows of a pair.
     """
 
     X: Array
@@ -56,26 +56,29 @@ class Pairs:
 
 
 def plant(
-    X: ArrayLike, labels: ArrayLike, pairs: int, rng: np.random.Generator, spread: float = SPREAD
+    X: ArrayLike, y: ArrayLike, pairs: int, rng: np.random.Generator, spread: float = SPREAD
 ) -> Pairs:
     """Return pairs made of data rows, noise added, brought back to their length, labels random.
 
     Parameters
     ----------
     X : (n, d) array_like
-        Rows that are not in B, or may be there as well: what counts is the noise.
-    labels : array_like
-        The classes to draw from.
+        Rows of the data; they may be in B as well, since the noise makes other rows of them.
+    y : (n,) or (n, C) array_like
+        Their labels or targets, from which those of the pairs are drawn.
     """
-    rows, known = np.asarray(X, dtype=np.float64), np.unique(labels)
-    if rows.ndim != 2 or not len(rows) or pairs < 1:
-        raise InvalidInput(f"expected rows (n, d) and at least one pair, got {rows.shape}, {pairs}")
+    rows, known = np.asarray(X, dtype=np.float64), np.asarray(y)
+    if rows.ndim != 2 or not len(rows) or len(known) != len(rows) or pairs < 1:
+        raise InvalidInput(
+            f"expected rows (n, d), a label each and at least one pair, got {rows.shape}, "
+            f"{known.shape} and {pairs}"
+        )
     start = rows[rng.integers(len(rows), size=(pairs, 2))]
     length = np.linalg.norm(start, axis=2, keepdims=True)
     noise = rng.normal(size=start.shape) * (spread / np.sqrt(rows.shape[1]))
     moved = start + length * noise
     moved *= length / np.maximum(np.linalg.norm(moved, axis=2, keepdims=True), 1e-300)
-    return Pairs(moved, rng.choice(known, size=pairs))
+    return Pairs(moved, known[rng.integers(len(rows), size=pairs)])
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri, ndtri_exp
-from scipy.stats import binom
 
 from expunge.audit.intervals import ALPHA, Array, two_sided, vector
 from expunge.audit.lower_bounds import epsilon_limit, require_levels
@@ -109,7 +108,8 @@ def sign_test(contrasts: ArrayLike, largest: int, rng: np.random.Generator) -> C
         raise InvalidInput(f"expected 1..{len(v)} pairs to count, got {largest}")
     order = np.lexsort((rng.random(len(v)), -np.abs(v)))
     hits = int((v[order[:largest]] > 0).sum())
-    return _coins(binom.pmf(np.arange(largest + 1), largest, 0.5), hits, largest)
+    chance = np.array([math.comb(largest, i) / 2**largest for i in range(largest + 1)])
+    return _coins(chance, hits, largest)
 
 
 def _coins(chance: Array, statistic: int, pairs: int) -> Coins:

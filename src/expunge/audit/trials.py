@@ -75,11 +75,11 @@ class UnlearnVersusRetrain:
             alpha=alpha,
         )
         best = lower_bounds.ceiling(self.runs, delta=claim.delta, alpha=alpha)
-        if self.access == "weights" and any(map(lower_bounds.degenerate, sides)):
-            return self._finding(
-                claim, alpha, found, best, "degenerate noise: the same release came twice"
-            )
-        return self._finding(claim, alpha, found, best, "")
+        fault = ""
+        noisy = self.access == "weights" and claim.form != "exact"
+        if noisy and any(map(lower_bounds.degenerate, sides)):
+            fault = "degenerate noise: two runs of one side released the same to the bit"
+        return self._finding(claim, alpha, found, best, fault)
 
     def _finding(
         self,
@@ -87,14 +87,14 @@ class UnlearnVersusRetrain:
         alpha: float,
         found: lower_bounds.Bound,
         best: lower_bounds.Bound,
-        degenerate: str,
+        fault: str,
     ) -> Finding:
         bound = claim.pick(found.epsilon, found.mu)
         told = f"{self.runs} runs a side show at least {bound:.3g} of {claim.limit():.3g} claimed"
         return Finding(
             self.name,
-            bool(degenerate) or claim.refuted(found.epsilon, found.mu),
-            degenerate or told,
+            bool(fault) or claim.refuted(found.epsilon, found.mu),
+            fault or told,
             share=alpha,
             statistic=1 - (found.false_positives + found.false_negatives) / (2 * found.runs),
             bound=bound,

@@ -142,7 +142,7 @@ def factor(hessian: Array, relative: float, floor: float) -> Factor | None:
     """Factor a Hessian whose entries are off by at most ``relative``·√(H_ii·H_jj).
 
     Everything is judged after equilibration, so that the scales of features do not matter; None if
-    it is too inexact.
+    it is too inexact. λ_min(H) ≥ 1/tr H⁻¹ does not know those scales either.
     """
     p = len(hessian)
     diagonal = np.diagonal(hessian).copy()
@@ -159,16 +159,18 @@ def factor(hessian: Array, relative: float, floor: float) -> Factor | None:
     unit = float(unit_values[0]) - 20 * p * DOUBLE * float(unit_values[-1]) - error
     spectral = error * float(diagonal.max())
     least = float(values[0]) - 16 * p * DOUBLE * float(values[-1]) - spectral
-    kappa = max(floor, least, unit * float(diagonal.min()))
     backward = 1.01 * p * gamma(p + 1, DOUBLE)
     below = unit - backward
-    if not (kappa > 0 and below > 0):
+    if not below > 0:
         return None
     theta = (error + backward) / below
     omega = 1.01 * gamma(p, DOUBLE) * math.sqrt(p / below)
     if theta >= 0.5 or omega >= 0.1:
         return None
     inflation = (1 + omega) / math.sqrt(1 - theta) * (1 + TINY)
+    halves = solve_triangular(lower, np.eye(p), lower=True, check_finite=False)
+    trace = float((halves * halves).sum()) * inflation**2
+    kappa = max(floor, least, unit * float(diagonal.min()), 1 / trace)
     return Factor(lower, scale, kappa, unit, inflation, 4 * (theta + omega))
 
 

@@ -199,12 +199,20 @@ class Members:
         """Return the leaves (k, 32) at ``positions``."""
         return np.array(self.retained.leaves[positions])
 
-    def find(self, digests: Bytes, ids: Sequence[str] | None, tags: Words | None = None) -> _Index:
+    def find(
+        self,
+        digests: Bytes,
+        ids: Sequence[str] | None,
+        tags: Words | None = None,
+        *,
+        among: NDArray[np.bool_] | None = None,
+    ) -> _Index:
         """Return the positions (k,) of live records, one for every row asked for.
 
         Costs O(k log n). Equal rows of one id get different positions. Ids and rows are compared by
         their keyed tags of 128 and 64 bits; :meth:`preview` recomputes the leaves themselves.
         ``tags`` (k, 3) are those of the ids, from :meth:`tags`, where they are known already.
+        ``among`` (n,) says which positions count as live; by default those that are.
 
         Raises
         ------
@@ -219,7 +227,8 @@ class Members:
             ``commitments``: the table has been damaged.
         """
         names = self._request(digests, ids)
-        return self._search(digests, ids, self.tags(names) if tags is None else tags)[0]
+        tags = self.tags(names) if tags is None else tags
+        return self._search(digests, ids, tags, among)[0]
 
     def preview(self, digests: Bytes, ids: Sequence[str] | None) -> Removal:
         """Return the removal of the given rows, changing nothing.
@@ -327,13 +336,17 @@ class Members:
     # --- search ---------------------------------------------------------------------------------
 
     def _search(
-        self, digests: Bytes, ids: Sequence[str] | None, tags: Words
+        self,
+        digests: Bytes,
+        ids: Sequence[str] | None,
+        tags: Words,
+        among: NDArray[np.bool_] | None = None,
     ) -> tuple[_Index, NDArray[np.intp], NDArray[np.intp]]:
         """Return positions (k,), live records per person (m,), and the person of each row (k,)."""
         person, distinct = lookup.numbered(tags)
         owner, position = self._records(distinct)
         total = np.bincount(owner, minlength=len(distinct))
-        live = self.retained.flags[position] == 1
+        live = self.retained.flags[position] == 1 if among is None else among[position]
         owner, position = owner[live], position[live]
         have = np.bincount(owner, minlength=len(distinct))
         lookup.refuse(total[person] == 0, ids, UnknownRecord, "was never trained on")

@@ -17,6 +17,7 @@ import click
 from expunge import __version__
 from expunge.certificate.plain import printable
 from expunge.cli import checks
+from expunge.cli.deep import deep
 from expunge.cli.deletion import forget, retrain
 from expunge.cli.demonstration import demo
 from expunge.cli.keys import keys
@@ -47,7 +48,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (keys, schema, train, forget, retrain, checks.verify, checks.status, demo):
+for _command in (keys, schema, train, forget, retrain, checks.verify, checks.status, demo, deep):
     cli.add_command(_command)
 
 

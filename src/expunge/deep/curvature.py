@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from expunge.deep.graphs import KINDS, Graph, Kind, Loss, build, forward_product, repeatable
 from expunge.deep.network import Network
-from expunge.deep.objective import MEMORY, Objective, gradient
+from expunge.deep.objective import Objective, gradient
 from expunge.deep.trees import Batch
 from expunge.errors import InvalidInput
 
@@ -33,6 +33,9 @@ __all__ = ["KINDS", "Estimate", "Kind", "Loss", "Operator", "gradient", "product
 
 TOGETHER = 2**22
 """Bytes of one chunk's graph times columns up to which a CPU does columns at once."""
+
+COLUMNS = 256
+"""Columns of a dense matrix made in one pass."""
 
 
 def product(
@@ -201,9 +204,8 @@ class Operator:
         """Return the matrix (p, p), symmetrised, in float64: p products."""
         p = self.size
         matrix = torch.empty(p, p, dtype=torch.float64, device=self.device)
-        width = max(1, MEMORY // (64 * p))
-        for start in range(0, p, width):
-            stop = min(p, start + width)
+        for start in range(0, p, COLUMNS):
+            stop = min(p, start + COLUMNS)
             unit = torch.zeros(p, stop - start, dtype=torch.float64, device=self.device)
             unit.diagonal(-start).fill_(1.0)
             matrix[:, start:stop] = self(unit)

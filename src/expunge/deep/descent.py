@@ -20,7 +20,7 @@ _WARM_UP, _FIRST, _LAST = 0.3, 1 / 25, 1e-4 / 25
 
 
 class Diverged(ExpungeError):
-    """A loss that was being minimised is no longer a finite number."""
+    """A loss that was being minimised, or a weight, is not a finite number."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,12 @@ class Descent:
         """
         value = float(objective.detach())
         if not math.isfinite(value):
-            raise Diverged(
-                f"the objective is {value} at step {self.steps + 1}: lower the learning rate "
-                f"({self.recipe.lr:g})"
+            cause = (
+                f"lower the learning rate ({self.recipe.lr:g})"
+                if self.steps
+                else "before any step, so look for numbers that are none in the data or the weights"
             )
+            raise Diverged(f"the objective is {value} at step {self.steps + 1}: {cause}")
         chosen = self.network.parameters
         slopes = torch.autograd.grad(objective, chosen, allow_unused=True, materialize_grads=True)
         for parameter, slope in zip(chosen, slopes, strict=True):
@@ -165,6 +167,16 @@ class Descent:
             project(self.network, self.recipe.max_norm)
         self.steps += 1
         return value
+
+
+def require_finite(network: Network) -> None:
+    """Raise `Diverged` unless all parameters are finite, which the last step's loss cannot say."""
+    for name, parameter in zip(network.names, network.parameters, strict=True):
+        if not bool(torch.isfinite(parameter).all()):
+            raise Diverged(
+                f"{name} holds numbers that are not finite: lower the learning rate, or look for "
+                "such numbers in the data"
+            )
 
 
 def project(network: Network, radius: float) -> None:

@@ -182,7 +182,7 @@ class Tangent:
         Returns
         -------
         float
-            A bound of the change, relative to the rows' norm: 16 times what was seen.
+            A bound of the change, relative to the rows' norm: 4 times what was seen.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Tangent:
                 "the outputs for a record depend on the other records of its batch: use GroupNorm, "
                 "or statistics that are frozen in eval mode"
             )
-        return max(1e-15, 16.0 * off)
+        return max(1e-15, 4.0 * off)
 
 
 class ServedTangent(nn.Module):

@@ -19,7 +19,7 @@ from torch import nn
 from expunge.deep.batches import Batches, as_batches
 from expunge.deep.graphs import Loss
 from expunge.deep.network import UnsupportedModel, view
-from expunge.deep.renewal import duplicate
+from expunge.deep.renewal import duplicate, moving_norms
 from expunge.deep.training import Recipe, TrainingLog, call
 from expunge.deep.trees import cut, leaves
 from expunge.errors import InvalidInput, UnknownRecord
@@ -27,8 +27,6 @@ from expunge.guarantee import Assumption, Grade, Guarantee, Tag, grade_of
 
 Need = Literal["retain", "forget", "training", "stored"]
 Buffers = Literal["refuse", "keep", "reestimate"]
-
-_Norm = nn.modules.batchnorm._NormBase
 
 
 @dataclass(frozen=True)
@@ -331,13 +329,17 @@ def _check_buffers(problem: Problem) -> None:
 def moving_buffers(problem: Problem) -> tuple[list[str], list[str]]:
     """Return the buffers that training moves: of normalisation layers, and of others.
 
-    The others are found by running a copy on a few records in train mode.
+    Normalisation layers outside ``params`` keep theirs (`expunge.deep.training.train`). The others
+    are found by running a copy on a few records in train mode.
     """
     probe = duplicate(problem.model).train()
-    norms = []
-    for name, layer in probe.named_modules():
-        if isinstance(layer, _Norm):
-            norms += [f"{name}.{own}" if name else own for own, _ in layer.named_buffers()]
+    norms = [
+        f"{name}.{own}" if name else own
+        for name, layer in moving_norms(probe, problem.params)
+        for own, _ in layer.named_buffers()
+    ]
+    for layer in probe.modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
             layer.eval()
     before = {name: buffer.clone() for name, buffer in probe.named_buffers()}
     if set(before) == set(norms):

@@ -22,6 +22,9 @@ from expunge.deep.jacobian import CHUNK, Tangent
 from expunge.errors import InvalidInput
 
 UNIT = 2.0**-53
+PIECE = 64
+"""Most rows of one product that is added to a sum."""
+
 ROUNDING = 1e-9
 """Of a measured residual, relative to the norms of the parts that were summed."""
 
@@ -122,22 +125,23 @@ class Objective:
 class Sums:
     """``ΣAᵀA`` and ``ΣAᵀt`` over rows, and how wrong they may be.
 
+    Pieces of at most `PIECE` rows are added with compensation, so that neither the number of rows
+    nor that of deletions makes the sums worse.
+
     Attributes
     ----------
-    gram, moment : (q, q) and (q, k) tensors
+    high, low : (q, q + k) tensors
+        ``Aᵀ[A, t]`` is their sum.
     spread, cross : float
-        ``Σ‖A‖²`` and ``Σ‖A‖‖t‖`` over all blocks ever added or taken away.
-    chain : int
-        Longest chain of additions behind an entry.
+        ``Σ‖A‖²`` and ``Σ‖A‖‖t‖`` over all pieces ever added or taken away.
     grain : float
         Relative change of rows that are computed in other company.
     """
 
-    gram: Tensor
-    moment: Tensor
+    high: Tensor
+    low: Tensor
     spread: float
     cross: float
-    chain: int
     grain: float
 
     @classmethod
@@ -146,29 +150,40 @@ class Sums:
         found: Sums | None = None
         for A, t in objective.blocks():
             if found is None:
-                q, k = A.shape[1], t.shape[1]
-                found = cls(A.new_zeros(q, q), A.new_zeros(q, k), 0.0, 0.0, 0, grain)
+                zero = A.new_zeros(A.shape[1], A.shape[1] + t.shape[1])
+                found = cls(zero, zero, 0.0, 0.0, grain)
             found = found.add(A, t, 1.0)
         if found is None:
             raise ValueError("an objective without records has no sums")
         return found
 
     def add(self, A: Tensor, t: Tensor, sign: float) -> Sums:
-        """Add a block (``sign`` 1) or take it away (−1)."""
-        a, b = float(A.norm()), float(t.norm())
-        return replace(
-            self,
-            gram=self.gram + sign * (A.T @ A),
-            moment=self.moment + sign * (A.T @ t),
-            spread=self.spread + a * a,
-            cross=self.cross + a * b,
-            chain=max(self.chain, len(A)) + 1,
-        )
+        """Add rows (``sign`` 1) or take them away (−1)."""
+        high, low, spread, cross = self.high, self.low, self.spread, self.cross
+        for a, b in zip(torch.split(A, PIECE), torch.split(t, PIECE), strict=True):
+            part = sign * (a.T @ torch.cat([a, b], 1))
+            total = high + part
+            back = total - high
+            low = low + ((high - (total - back)) + (part - back))
+            high = total
+            size = float(a.norm()) * (1 + 1e-12)
+            spread, cross = spread + size * size, cross + size * float(b.norm()) * (1 + 1e-12)
+        return Sums(high, low, spread, cross, self.grain)
+
+    @property
+    def gram(self) -> Tensor:
+        """``ΣAᵀA`` (q, q)."""
+        return (self.high + self.low)[:, : len(self.high)]
+
+    @property
+    def moment(self) -> Tensor:
+        """``ΣAᵀt`` (q, k)."""
+        return (self.high + self.low)[:, len(self.high) :]
 
     @property
     def errors(self) -> tuple[float, float]:
         """Bounds of the Frobenius norms of what is wrong with ``gram`` and ``moment``."""
-        unit = 1.01 * (self.chain + 2) * UNIT + 3.0 * self.grain
+        unit = 1.01 * (PIECE + 4) * UNIT + 2.01 * self.grain
         return unit * self.spread, unit * self.cross
 
 
@@ -200,19 +215,18 @@ class Primal:
     @classmethod
     def solved(cls, sums: Sums, l2: float, tangent: Tangent) -> Primal:
         """Solve, and bound the distance from what the sums may be wrong by; inf if not PSD."""
-        H = sums.gram + l2 * torch.eye(len(sums.gram), dtype=torch.float64, device=sums.gram.device)
-        H = (H + H.T) / 2
+        G, moment = sums.gram, sums.moment
+        H = (G + G.T) / 2 + l2 * torch.eye(len(G), dtype=torch.float64, device=G.device)
         factor, failed = torch.linalg.cholesky_ex(H)
         if int(failed):
-            V = torch.zeros_like(sums.moment)
+            V = torch.zeros_like(moment)
             return cls(sums, l2, V, tangent.spread(V), math.inf)
-        V = torch.cholesky_solve(sums.moment, factor)
-        V = V + torch.cholesky_solve(sums.moment - H @ V, factor)
-        left = float((sums.moment - H @ V).norm())
-        size, gram, moment = float(V.norm()), *sums.errors
-        unit = 1.01 * (len(H) + 4) * UNIT
-        left += unit * (float(H.norm()) * size + float(sums.moment.norm()))
-        bound = (left + gram * size + moment) * (1 + 1e-12) / l2
+        V = torch.cholesky_solve(moment, factor)
+        V = V + torch.cholesky_solve(moment - H @ V, factor)
+        size, (wrong, shifted) = float(V.norm()), sums.errors
+        left = float((moment - H @ V).norm())
+        left += 1.01 * (len(H) + 4) * UNIT * (float(H.norm()) * size + float(moment.norm()))
+        bound = (left + wrong * size + shifted) * (1 + 1e-12) / l2
         return cls(sums, l2, V, tangent.spread(V), bound)
 
     def remove(self, objective: Objective, index: list[int]) -> Primal:

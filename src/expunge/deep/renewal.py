@@ -82,6 +82,23 @@ def _to_renew(model: nn.Module, params: str | Sequence[str] | None) -> set[str]:
     return chosen | {name for name, _ in model.named_buffers() if name.rpartition(".")[0] in owners}
 
 
+def moving_norms(
+    model: nn.Module, params: str | Sequence[str] | None = None
+) -> list[tuple[str, nn.modules.batchnorm._NormBase]]:
+    """Return the normalisation layers whose running statistics are trained with ``params``.
+
+    They are the layers that own one of these parameters; of layers without parameters, all if
+    ``params`` is None, otherwise none.
+    """
+    owners = {name.rpartition(".")[0] for name in view(model, params).names}
+    return [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._NormBase)
+        and (name in owners or (params is None and not list(layer.parameters(recurse=False))))
+    ]
+
+
 def duplicate(model: nn.Module) -> nn.Module:
     """Return a deep copy without gradients."""
     made = copy.deepcopy(model)

@@ -48,9 +48,9 @@ class State:
     key : bytes
         Of the noise tags.
     records : (n, 32) uint8
-        Digests of the records, zero for deleted ones.
+        Digests of the records; those deleted are left out when the state is saved.
     ids : sequence of n str, or None
-        Empty for deleted records.
+        The same.
     people : People
     live : (n,) bool
     number : int
@@ -117,14 +117,9 @@ class State:
 
     def without(self, index: NDArray[np.intp], solver: Solver) -> State:
         """Return the state after a deletion; the members are changed elsewhere."""
-        live, records = self.live.copy(), self.records.copy()
-        live[index], records[index] = False, 0
-        ids = self.ids
-        if ids is not None:
-            gone = set(index.tolist())
-            ids = ["" if i in gone else name for i, name in enumerate(ids)]
-        number = self.number + 1
-        return replace(self, solver=solver, live=live, records=records, ids=ids, number=number)
+        live = self.live.copy()
+        live[index] = False
+        return replace(self, solver=solver, live=live, number=self.number + 1)
 
     def match(self, records: NDArray[np.uint8]) -> None:
         """Raise `RetainedMismatch` unless these are the records of the training, as far as kept."""
@@ -159,14 +154,18 @@ def save_state(
     """
     arrays, numbers = _dumped(state.solver)
     arrays |= {f"members.{name}": a for name, a in state.members.to_arrays().items()}
-    arrays |= {"records": state.records, "live": state.live.astype(np.uint8)}
+    records = np.where(state.live[:, None], state.records, 0).astype(np.uint8)
+    arrays |= {"records": records, "live": state.live.astype(np.uint8)}
+    ids = state.ids
+    if ids is not None:
+        ids = [name if kept else "" for name, kept in zip(ids, state.live, strict=True)]
     meta = {
         "format": FORMAT,
         "solver": numbers,
         "policy": policy.to_payload().decode(),
         "statement": statement.payload.decode(),
         "key": state.key.hex(),
-        "ids": state.ids,
+        "ids": ids,
         "number": state.number,
         "annex": state.annex.decode(),
     }
@@ -231,8 +230,8 @@ def load_state(
 def _dumped(solver: Solver) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     if isinstance(solver, Primal):
         sums = solver.sums
-        arrays = {"gram": sums.gram, "moment": sums.moment, "V": solver.V, "v": solver.v}
-        numbers = {name: getattr(sums, name).hex() for name in _SUMS} | {"chain": sums.chain}
+        arrays = {"high": sums.high, "low": sums.low, "V": solver.V, "v": solver.v}
+        numbers = {name: getattr(sums, name).hex() for name in _SUMS}
         numbers |= {name: getattr(solver, name).hex() for name in _NUMBERS}
     elif isinstance(solver, Dual):
         arrays = {"inverse": solver.inverse, "answers": solver.answers, "v": solver.v}
@@ -244,13 +243,12 @@ def _dumped(solver: Solver) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def _rebuilt(arrays: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> Solver:
-    real = {k: float.fromhex(n) for k, n in numbers.items() if k not in ("kind", "chain")}
+    real = {k: float.fromhex(n) for k, n in numbers.items() if k != "kind"}
     if numbers["kind"] == "Krylov":
         return Krylov(arrays["v"], real["bound"])
     if numbers["kind"] == "Dual":
         return Dual(arrays["inverse"], arrays["answers"], real["l2"], arrays["v"], real["bound"])
     if numbers["kind"] != "Primal":
         raise ValueError(f"unknown solver {numbers['kind']!r}")
-    own = real["spread"], real["cross"], int(numbers["chain"]), real["grain"]
-    sums = Sums(arrays["gram"], arrays["moment"], *own)
+    sums = Sums(arrays["high"], arrays["low"], *(real[name] for name in _SUMS))
     return Primal(sums, real["l2"], arrays["V"], arrays["v"], real["bound"])

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from expunge.deep.batches import Batches, as_batches
-from expunge.deep.descent import Descent, Diverged, Recipe, project
+from expunge.deep.descent import Descent, Diverged, Recipe, project, require_finite
 from expunge.deep.graphs import Loss, repeatable
 from expunge.deep.network import view
 from expunge.deep.records import diagonal
-from expunge.deep.renewal import duplicate, reinitialised, seeded
+from expunge.deep.renewal import duplicate, moving_norms, reinitialised, seeded
 from expunge.deep.trees import Batch, map_tree
 from expunge.errors import InvalidInput
 
@@ -119,12 +119,13 @@ def train(
     loss : callable
         From outputs and targets of b records to their b losses.
     params : str or sequence of str, optional
-        What is trained, as of `expunge.deep.network.view`.
+        What is trained, as of `expunge.deep.network.view`. Normalisation layers that own none of
+        it stay in eval mode: their running statistics are not moved either.
 
     Raises
     ------
     Diverged
-        If the loss is no longer finite.
+        If the loss, or a weight at the end, is not finite.
 
     Examples
     --------
@@ -207,6 +208,10 @@ def _train(
     generator = torch.Generator().manual_seed(recipe.seed)
     with seeded(recipe.seed, network.device), _modes(trained), repeatable():
         trained.train()
+        moving = [layer for _, layer in moving_norms(trained, params)]
+        for part in trained.modules():
+            if isinstance(part, nn.modules.batchnorm._NormBase) and part not in moving:
+                part.eval()
         for epoch in range(recipe.epochs):
             total = 0.0
             for index, batch in shuffled(batches, recipe.batch_size, generator):
@@ -217,6 +222,7 @@ def _train(
                     watch.keep(hits, network.vector() - before)
             if progress is not None:
                 progress(epoch + 1, recipe.epochs, total / batches.rows)
+    require_finite(network)
     return trained, recipe.epochs * per_epoch
 
 

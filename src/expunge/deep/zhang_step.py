@@ -118,14 +118,17 @@ def damped(
     return damping
 
 
-def extremes(operator: Operator) -> tuple[float, float, Tag]:
+def extremes(operator: Operator, steps: int = _STEPS) -> tuple[float, float, Tag]:
     """Return the smallest and the largest eigenvalue, and whether they are measured or estimated.
 
-    Measured ones come from the matrix in full, moved outwards by the rounding of the eigensolver.
+    Measured ones come from the matrix in full, moved outwards by the rounding of the eigensolver;
+    estimated ones from so many steps of Lanczos' iteration, fewer where p is very large.
     """
     size = operator.size
     if size > DENSE:
-        found = lanczos(operator, size, steps=_lanczos_steps(size), device=operator.device)
+        found = lanczos(
+            operator, size, steps=min(steps, _lanczos_steps(size)), device=operator.device
+        )
         return found.smallest, found.largest, Tag.assumed
     values = torch.linalg.eigvalsh(operator.exact().dense())
     slack = size * torch.finfo(torch.float64).eps * float(values.abs().max())

@@ -200,8 +200,6 @@ class Folder:
         FolderProblem, VerificationFailed
             If the sealed state was altered, or the log refuses the statement; then nothing has
             changed.
-        ToleranceUnreachable
-            If the deleted rows cannot be folded into the state that is kept; then neither.
         """
         self.require_unaltered(keys.sealing)
         state = dump_state(after(lineage, step))

@@ -7,19 +7,127 @@ predictions are always those of the published, noised model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
 
 from expunge.errors import InvalidInput
+from expunge.linear.inputs import FLOATS, all_or_nothing, kept, positive
+from expunge.linear.lineage import Lineage
 from expunge.linear.losses import Array
-from expunge.linear.unlearner import Classifier, positive
+from expunge.linear.unlearner import Unlearner
 
 
-class LogisticRegression(Classifier):
+class _Classifier(ClassifierMixin, Unlearner):
+    """What classifiers share: labels."""
+
+    classes_: NDArray[Any]
+    class_weight: Mapping[Any, float] | None
+
+    @all_or_nothing
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Self:
+        """Fit, publish release 1, and keep the sealed state for deletions.
+
+        Parameters
+        ----------
+        X : (n, d) array, data frame or CSR matrix
+        y : (n,) array of labels
+        sample_weight : (n,) array, optional
+            Rows of weight 0 are left out: they were never trained on.
+        ids : sequence of n str, optional
+            Whose rows these are; a person may own several. Without ids a row is known by its
+            values.
+
+        Raises
+        ------
+        InvalidInput, ToleranceUnreachable
+            If the data are unusable, or the tolerance cannot be proved on them.
+        """
+        checked: Any = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
+        check_classification_targets(checked[1])
+        rows, labels, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
+        found = np.unique(labels)
+        if len(found) < 2:
+            raise InvalidInput(
+                f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
+                f"data contains only one class: {found.tolist()[0]!r}"
+            )
+        loss = self._loss_of(len(found))
+        target = _targets(found, labels, loss)
+        weight = self._weighted(weight, labels)
+        self._check_class_weight(found.tolist())
+        self._train(rows, target, weight, ids, loss=loss, classes=tuple(found.tolist()))
+        self.classes_ = found
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return the scores of the released model: (n,) for two classes, else (n, K)."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the labels that the released model predicts, (n,)."""
+        scores = self.decision_function(X)
+        index = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[index]
+        return labels
+
+    def _loss_of(self, classes: int) -> str:
+        return self._loss
+
+    def _fixed(self) -> dict[str, Any]:
+        given = self.class_weight
+        pairs = None if given is None else sorted([str(k), float(v)] for k, v in given.items())
+        return super()._fixed() | {"class_weight": pairs}
+
+    def _weighted(self, weight: Array | None, y: NDArray[Any]) -> Array | None:
+        """Multiply the weights of rows by those of their classes; 1 for a class without one."""
+        given = self.class_weight
+        if given is None:
+            return weight
+        if not isinstance(given, Mapping):
+            raise InvalidInput(
+                f"The 'class_weight' parameter of {type(self).__name__} must be None or a dict of "
+                f"numbers, got {given!r}: weights that are computed from class counts change for "
+                "everybody when somebody is deleted. Compute them from public figures, or once and "
+                "declare them"
+            )
+        for label, value in given.items():
+            positive(self, f"class_weight[{label!r}]", value)
+        by_row = np.array([float(given.get(label, 1.0)) for label in y.tolist()])
+        return by_row if weight is None else weight * by_row
+
+    def _check_class_weight(self, known: Sequence[Any]) -> None:
+        """Refuse weights of labels that are not there while others have none, as for a typo."""
+        given = self.class_weight or {}
+        strange = [label for label in given if label not in known]
+        if strange and any(label not in given for label in known):
+            raise InvalidInput(
+                f"class_weight names the labels {strange}, which the data do not have; they have "
+                f"{list(known)}"
+            )
+
+    def _adopt(self, lineage: Lineage) -> None:
+        self.classes_ = np.array(lineage.policy.classes)
+        super()._adopt(lineage)
+
+    def _encode(self, y: NDArray[Any], loss: str) -> Array:
+        return _targets(self.classes_, y, loss)
+
+
+class LogisticRegression(_Classifier):
     """Logistic regression, binary or multinomial, with certified deletion.
 
     Minimises ``C Σ_i s_i ℓ_i + ½‖w‖²`` as scikit-learn does; the intercept is not penalised. The
@@ -122,10 +230,6 @@ class LogisticRegression(Classifier):
         """Return logarithms of the class probabilities."""
         return np.log(self.predict_proba(X))
 
-    @classmethod
-    def _losses(cls) -> tuple[str, ...]:
-        return ("logistic", "softmax", "logistic-ovr")
-
     def _l2(self) -> float:
         return 1.0 / positive(self, "C", self.C)
 
@@ -140,7 +244,7 @@ class LogisticRegression(Classifier):
         return "softmax" if self.multi_class == "multinomial" else "logistic-ovr"
 
 
-class RidgeClassifier(Classifier):
+class RidgeClassifier(_Classifier):
     """Least squares on ±1 targets with an L2 penalty and certified deletion.
 
     Minimises ``Σ_i s_i (y_i − x_iᵀw − b)² + alpha‖w‖²`` per class, as scikit-learn does. A
@@ -191,7 +295,7 @@ class RidgeClassifier(Classifier):
         return positive(self, "alpha", self.alpha)
 
 
-class LinearSVC(Classifier):
+class LinearSVC(_Classifier):
     """Linear support vector machine with squared hinge loss and certified deletion.
 
     Minimises ``C Σ_i s_i max(0, 1 − y_i(x_iᵀw + b))² + ½‖w‖² + ½(b/intercept_scaling)²``, one such
@@ -259,3 +363,15 @@ class LinearSVC(Classifier):
         if not self.fit_intercept:
             return None
         return positive(self, "intercept_scaling", self.intercept_scaling)
+
+
+def _targets(classes: NDArray[Any], y: NDArray[Any], loss: str) -> Array:
+    """Return one column of ±1 for two classes, else one-hot (softmax) or ±1 columns."""
+    index = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    if not (classes[index] == y).all():
+        strange = np.unique(y[classes[index] != y]).tolist()
+        raise InvalidInput(f"labels {strange} were not trained on; known: {classes}")
+    if len(classes) == 2:
+        return np.where(index == 1, 1.0, -1.0)[:, None]
+    one_hot = np.eye(len(classes))[index]
+    return one_hot if loss == "softmax" else 2.0 * one_hot - 1.0

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module, metadata
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from expunge.linear.shards import blocks, shards, single_threaded_blas
 
 RETRIES = 3
 SECONDS = 30
+RESTART_SECONDS = 600
 _T = TypeVar("_T")
 _Work = Callable[[Iterator[Block]], _T]
 _Index = NDArray[np.intp] | NDArray[np.bool_]
@@ -181,7 +181,8 @@ def local_cluster(workers: int) -> Iterator[Any]:
     """Start worker processes on this machine; yields a ``distributed.Client``.
 
     They talk over TLS with keys made for the occasion, so that no other user of the machine can
-    join, show no web pages, and write no data to disk.
+    join, show no web pages, and write no data to disk. One that dies is started again, however long
+    a busy machine takes for that.
 
     Raises
     ------
@@ -192,6 +193,7 @@ def local_cluster(workers: int) -> Iterator[Any]:
         raise InvalidInput(f"expected at least one worker, got {workers}")
     distributed, dask = _distributed(), import_module("dask")
     quiet: dict[str, Any] = {
+        "distributed.deploy.lost-worker-timeout": f"{RESTART_SECONDS}s",
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.spill": False,
         "distributed.worker.http.routes": [],
@@ -280,7 +282,7 @@ def _select(source: Rows | ParquetRows, chosen: tuple[slice, ...]) -> Rows | Par
 def _run(part: Rows | ParquetRows, chosen: tuple[slice, ...], work: _Work[_T]) -> _T:
     """Do a shard, at a worker; its rows are cut as they are among all of them."""
     view = _select(part, chosen)
-    with _one_blas_thread():
+    with single_threaded_blas():
         if isinstance(view, ParquetRows):
             return work(view.stream(0, view.length))
         return work(view.block(*span) for span in blocks(0, view.length))
@@ -288,25 +290,6 @@ def _run(part: Rows | ParquetRows, chosen: tuple[slice, ...], work: _Work[_T]) -
 
 def _without(part: Rows | ParquetRows, index: NDArray[np.intp]) -> Rows | ParquetRows:
     return part.without(index)
-
-
-_lock, _running, _limit = Lock(), [0], ExitStack()
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Run with one BLAS thread until the last task of this process has ended."""
-    with _lock:
-        if not _running[0]:
-            _limit.enter_context(single_threaded_blas())
-        _running[0] += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _running[0] -= 1
-            if not _running[0]:
-                _limit.close()
 
 
 def _distributed() -> Any:

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg.blas import dtrmm, dtrmv, dtrsm, dtrsv
+from scipy.linalg.blas import dnrm2, dtrmm, dtrmv, dtrsm, dtrsv
 from scipy.linalg.lapack import dpotrf
 
 from expunge.errors import ToleranceUnreachable
@@ -234,6 +234,26 @@ def solve_triangular(chol: Array, g: Array, transposed: int = 0) -> Array:
     return dtrsm(1.0, chol, g, lower=1, trans_a=transposed)
 
 
+def cholesky(H: Array) -> Array:
+    """Return the lower factor of ``H``, or of a matrix hardly larger; nothing is proved of it.
+
+    Raises
+    ------
+    ToleranceUnreachable
+        If there is none.
+    """
+    chol, info = dpotrf(H, lower=1, clean=1)
+    if info:
+        diagonal = 1e-10 * np.diagonal(H) + 1e-300
+        chol, info = dpotrf(H + np.diag(diagonal), lower=1, clean=1)
+    if info:
+        raise ToleranceUnreachable(
+            "the Hessian is singular in float64: scale the features, drop collinear columns or "
+            "penalise more"
+        )
+    return np.asarray(chol)
+
+
 def certify(
     H: Array, *, slack: float, row_error: float, rounding: float, ridge: float
 ) -> Curvature:
@@ -269,6 +289,8 @@ def certify(
     if total > MAX_SLACK:
         raise ToleranceUnreachable(_HOPELESS.format(total, MAX_SLACK))
     kappa = max(ridge, _smallest_eigenvalue(H, chol))
+    if not kappa > 0.0:
+        raise ToleranceUnreachable(_HOPELESS.format(float("inf"), MAX_SLACK))
     none, inner = np.zeros((q, 0)), np.zeros((0, 0))
     lower = np.asfortranarray(chol)
     return Curvature(
@@ -320,10 +342,10 @@ def _smallest_eigenvalue(H: Array, chol: Array) -> float:
     Inverse iteration guesses, a shifted Cholesky factorisation proves.
     """
     chol = np.asfortranarray(chol)
-    v = np.random.default_rng(0).standard_normal((len(H), 1))
+    v = np.random.default_rng(0).standard_normal(len(H))
     for _ in range(12):
-        v = dtrsm(1.0, chol, dtrsm(1.0, chol, v / np.linalg.norm(v), lower=1), lower=1, trans_a=1)
-    guess = 1.0 / float(np.linalg.norm(v))
+        v = dtrsv(chol, dtrsv(chol, v / dnrm2(v), lower=1), lower=1, trans=1)
+    guess = 1.0 / float(dnrm2(v))
     diagonal = np.diagonal(H)
     for factor in (0.97, 0.8, 0.5, 0.1, 0.01):
         shifted = H - factor * guess * np.eye(len(H))

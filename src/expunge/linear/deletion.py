@@ -12,7 +12,7 @@ from expunge.linear.bounds import distance, reach, step_residual
 from expunge.linear.curvature import MAX_REMOVED, Curvature
 from expunge.linear.descent import Preconditioner, descend
 from expunge.linear.losses import Array
-from expunge.linear.objective import Objective, Point, Progress, measure
+from expunge.linear.objective import Objective, Point, Progress, measure, penalised
 from expunge.linear.passes import curvature_rows, evaluate
 from expunge.linear.rounding import UNIT
 from expunge.linear.rows import Rows, Source
@@ -46,8 +46,9 @@ class Part:
         The last measured point, with the gradient over the rows that are retained *now* there.
     anchor : (p, C) float64
         Where the curvature was evaluated.
-    curvature : Curvature or Preconditioner
-        The factored Hessian, or what is kept where it is not formed.
+    curvature : Curvature, Preconditioner or None
+        The factored Hessian, or what is kept where it is not formed; None if the next deletion has
+        to form a new one.
     bound : float
         Proved upper bound of ``‖weights − ŵ‖₂``.
     """
@@ -55,7 +56,7 @@ class Part:
     weights: Array
     base: Point
     anchor: Array
-    curvature: Curvature | Preconditioner
+    curvature: Curvature | Preconditioner | None
     bound: float
 
     @property
@@ -83,7 +84,9 @@ def deletion_of(objective: Objective, part: Part, forget: Rows) -> Factored | Ma
     base = _subtract(objective, part.base, forget)
     if isinstance(part.curvature, Preconditioner):
         return MatrixFree(objective, base, part.anchor, part.curvature)
-    left = _downdate(objective, part.anchor, part.curvature, forget)
+    left = None
+    if part.curvature is not None:
+        left = _downdate(objective, part.anchor, part.curvature, forget)
     return Factored(objective, base, part.anchor, left)
 
 
@@ -188,7 +191,8 @@ class MatrixFree:
         """Descend over the retained rows until the bound is at most ``target``."""
         if self.bound <= target:
             return
-        point = measure(self.objective, retained, self.base.W, self.anchor, 0.0)
+        here = evaluate(retained, self.objective.loss, self.base.W, value=True)
+        point = penalised(self.objective, self.base.W, here)
         off = float(np.linalg.norm(point.gradient - self.base.gradient))
         if off > (point.error + self.base.error) * (1.0 + 1e-6):
             raise RetainedMismatch(_MISMATCH)
@@ -197,11 +201,12 @@ class MatrixFree:
             retained,
             self.base.W,
             target,
+            found=here,
             preconditioner=self.curvature,
             progress=progress,
         )
         self.base, self.bound, self.curvature = found.point, found.bound, found.preconditioner
-        self.passes, self.refreshes = 1 + found.passes, found.refreshes
+        self.passes, self.refreshes = found.passes, found.refreshes
         if found.refreshes:
             self.anchor = found.point.W
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dpotrs
 
 from expunge.errors import ToleranceUnreachable
 from expunge.linear.bounds import distance, floor_without_hessian, reach
+from expunge.linear.curvature import cholesky
 from expunge.linear.losses import LARGEST, Array
 from expunge.linear.objective import (
     MAX_DIRECT,
@@ -129,10 +130,13 @@ def descend(
     W: Array,
     target: float,
     *,
+    found: Pass | None = None,
     preconditioner: Preconditioner | None = None,
     progress: Progress = silent,
 ) -> Descended:
     """Descend from ``W`` until the distance bound is at most ``target``, or float64 ends.
+
+    ``found`` is the pass at ``W`` with the objective's value, if it was made before.
 
     Raises
     ------
@@ -143,12 +147,12 @@ def descend(
     refreshes = int(preconditioner is None)
     passes, stalled, best, forcing = 1 + refreshes, 0, math.inf, FORCING[refreshes]
     least = objective.ridge or _floor(objective, rows, W)
-    found = evaluate(rows, objective.loss, W, value=True)
+    found = found or evaluate(rows, objective.loss, W, value=True)
     for iteration in range(MAX_NEWTON):
         point, bound = _located(objective, rows, penalised(objective, W, found), target)
-        if bound <= target or stalled >= STALLED:
-            return Descended(point, bound, P, passes, refreshes)
         size = float(np.linalg.norm(point.gradient))
+        if bound <= target or stalled >= STALLED or size == 0.0:
+            return Descended(point, bound, P, passes, refreshes)
         progress(f"Newton step {iteration + 1}: gradient {size:.1e}, {passes} passes")
         aim = min(max(0.3 * target * least, forcing * size), 0.1 * size)
         step, products = _solve(objective, rows, point, P, aim)
@@ -181,15 +185,7 @@ def majorise(objective: Objective, rows: Source) -> Preconditioner | None:
 
 
 def _factored(H: Array) -> Preconditioner:
-    chol, info = dpotrf(H, lower=1, clean=1)
-    if info:
-        chol, info = dpotrf(H + 1e-10 * np.diag(np.diagonal(H)), lower=1, clean=1)
-    if info:
-        raise ToleranceUnreachable(
-            "the Hessian is singular in float64: scale the features, drop collinear columns or "
-            "penalise more"
-        )
-    return Preconditioner(np.asfortranarray(chol))
+    return Preconditioner(np.asfortranarray(cholesky(H)))
 
 
 def _located(
@@ -244,6 +240,8 @@ def _solve(
             break
         pull = P.solve(objective, left)
         size, before = float(np.sum(left * pull)), size
+        if not size > 0.0:
+            break
         along = pull + (size / before) * along
     return step, products
 

@@ -4,7 +4,7 @@
 the tolerance τ: *bound* (from the sealed state alone, O(k·q + q²)), *measure* (one pass over the
 retained rows), *refresh* (a new Hessian), *refuse*. Which rung was used depends on the deleted
 rows, so it is told in the sealed trace only. States are immutable: whatever is raised, the caller
-still holds the state from before.
+still holds the state from before. Numbers that overflow prove nothing and end in a refusal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from expunge.linear.rows import Rows, Source
 from expunge.linear.shards import single_threaded_blas
 
 Counts = NDArray[np.int64]
-STACKED = ("logistic-ovr", "squared-hinge")
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,6 +101,7 @@ class Trace:
     refreshes: int
 
 
+@np.errstate(over="ignore", invalid="ignore")
 @single_threaded_blas()
 def fit(
     rows: Source,
@@ -140,7 +140,7 @@ def fit(
     members = _members(rows, classes)
     if (members < 1).any():
         raise InvalidInput("every class needs at least one row of positive weight")
-    columns = _columns(loss, rows.columns)
+    columns = _columns(objective, rows.columns)
     target = tolerance / math.sqrt(len(columns))
     found = [
         fit_part(objective, rows.outputs(c), c.stop - c.start, target, progress) for c in columns
@@ -160,6 +160,7 @@ def fit(
     return state, _trace(state, "fitted", passes, refreshes)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 @single_threaded_blas()
 def unlearn(
     state: State,
@@ -190,7 +191,7 @@ def unlearn(
     ToleranceUnreachable
         If float64 cannot prove the tolerance on the retained rows.
     """
-    columns = _columns(state.loss, forget.columns)
+    columns = _columns(state.objective, forget.columns)
     members = state.members - _members(forget, bool(len(state.members)))
     count = state.count - forget.count
     if count < 1 or (members < 1).any():
@@ -217,10 +218,10 @@ def unlearn(
     return new, _trace(new, path, passes, refreshes)
 
 
-def _columns(loss: str, outputs: int) -> list[slice]:
-    if loss in STACKED:
-        return [slice(k, k + 1) for k in range(outputs)]
-    return [slice(0, outputs)]
+def _columns(objective: Objective, outputs: int) -> list[slice]:
+    """Return the columns of the target that share a Hessian, part by part."""
+    step = outputs if objective.loss.joint else 1
+    return [slice(k, k + step) for k in range(0, outputs, step)]
 
 
 def _members(rows: Source, classes: bool) -> Counts:
@@ -244,7 +245,12 @@ def check_count(retained: Source, count: int) -> Source:
 
 
 def _check_reached(state: State) -> None:
-    if not state.bound <= state.tolerance:
+    if not math.isfinite(state.bound):
+        raise ToleranceUnreachable(
+            "float64 cannot locate the minimiser on these rows: scale the features and targets, or "
+            "penalise more"
+        )
+    if state.bound > state.tolerance:
         raise ToleranceUnreachable(
             f"float64 locates the minimiser on these rows to within {state.bound:.2e}, but the "
             f"policy's tolerance is {state.tolerance:.2e}: raise sigma at least "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -11,16 +10,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from expunge.certificate.commit import row_digests
 from expunge.certificate.members import Members
 from expunge.errors import ExpungeError, InvalidInput
 from expunge.guarantee import Assumption, Grade, Guarantee, Tag, grade_of
+from expunge.linear.inputs import all_or_nothing, kept, positive, weights_of, whole
 from expunge.linear.kernel import KERNELS, Dual, Kernel, fit
 from expunge.linear.losses import Array
 from expunge.linear.rounded import MAX_BITS
-from expunge.linear.unlearner import kept, positive
 
 ASSUMPTIONS = (
     Assumption("kernelOfTwoRowsOnly", Tag.enforced),
@@ -139,6 +138,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.coef0 = coef0
         self.bits = bits
 
+    @all_or_nothing
     def fit(
         self,
         X: ArrayLike,
@@ -170,12 +170,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
         rows: Any
         rows, values, weight, ids = kept(checked[0], checked[1], sample_weight, ids)
-        if not len(rows):
-            raise InvalidInput("no rows of positive weight to fit")
         weight = np.ones(len(rows)) if weight is None else weight
         target = _columns(values)
         kernel, alpha = self._kernel(rows.shape[1]), positive(self, "alpha", self.alpha)
-        bits = self._whole("bits", self.bits, MAX_BITS)
+        bits = whole(self, "bits", self.bits, MAX_BITS)
         dual = fit(kernel, rows, alpha / weight, target, bits)
         digests = row_digests(rows, target, weight)
         members = Members.enrol(digests, ids)
@@ -225,7 +223,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self, X, y, reset=False, dtype=np.float64, order="C", multi_output=True, y_numeric=True
         )
         rows, values = checked
-        weight = np.ones(len(rows)) if sample_weight is None else _weights(sample_weight, rows)
+        weight = np.ones(len(rows)) if sample_weight is None else weights_of(sample_weight, rows)
         digests = row_digests(rows, _columns(values), weight)
         removal = state.members.preview(digests, None if ids is None else list(ids))
         gone = np.isin(state.places, removal.positions)
@@ -268,26 +266,12 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 "The 'coef0' parameter of KernelRidge must be a float in the range [0, inf). Got "
                 f"{self.coef0!r} instead."
             )
-        return Kernel(self.kernel, gamma, self._whole("degree", self.degree, 100), coef0)
-
-    def _whole(self, name: str, value: int, most: int) -> int:
-        if isinstance(value, int | np.integer) and 1 <= value <= most:
-            return operator.index(value)
-        raise InvalidInput(
-            f"The {name!r} parameter of KernelRidge must be an int in the range [1, {most}]. Got "
-            f"{value!r} instead."
-        )
+        return Kernel(self.kernel, gamma, whole(self, "degree", self.degree, 100), coef0)
 
 
 def _columns(y: NDArray[Any]) -> Array:
-    return np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-
-
-def _weights(sample_weight: ArrayLike, X: Array) -> Array:
-    weight: Array = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
-    return weight
+    """Return targets (n, C) of our own: whose array it was may change it later."""
+    return np.array(y, dtype=np.float64).reshape(len(y), -1)
 
 
 def _guarantee(state: _Sealed) -> Guarantee:

@@ -236,51 +236,57 @@ class Lineage:
             rows = retained() if callable(retained) else retained
             if self.members.named and getattr(rows, "ids", None) is None:
                 return rows
-            left = self.members.retained.flags.astype(bool)
+            left = self.members.retained.flags == 1
             left[removal.positions] = False
+            engine.check_count(rows, int(np.count_nonzero(left)))
             if isinstance(rows, Rows):
-                found = self.match(rows)[rows.weight > 0]
+                self.match(rows, left)
             else:
-                found = self._found(rows, None)
-            if len(found) != np.count_nonzero(left) or not left[found].all():
-                raise RetainedMismatch(
-                    f"the model retains {np.count_nonzero(left)} rows after this deletion, and the "
-                    f"{len(found)} retained rows given are not these; pass exactly the training "
-                    "rows that are left, with their weights"
-                )
+                self._found(rows, None, left)
             return rows
 
         return given
 
-    def match(self, rows: Rows) -> NDArray[np.int64]:
+    def match(self, rows: Rows, left: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return where the members are that rows stand for, −1 for weight 0: (n,).
 
-        All rows are hashed, once for the same rows: later deletions drop rows from them.
+        All rows are hashed, once for the same rows: later deletions drop rows from them. Of equal
+        rows without ids another may have been dropped than was deleted; then they are hashed again.
+
+        Parameters
+        ----------
+        rows : Rows
+        left : (members,) bool, optional
+            Which members there are to stand for; by default those that the model retains.
 
         Raises
         ------
         RetainedMismatch
-            If a row is not one that the model retains.
+            If a row is not one of these.
         """
+        left = self.members.retained.flags == 1 if left is None else left
         if self.matched is not None:
             known, weight, positions = self.matched
             same = known.X is rows.X and known.target is rows.target and known.ids is rows.ids
             live = rows.weight > 0
-            if same and np.array_equal(rows.weight[live], weight[live]):
+            same = same and np.array_equal(rows.weight[live], weight[live])
+            if same and left[positions[live]].all():
                 return positions
         present = np.flatnonzero(rows.weight)
-        left = rows.take(present)
+        some = rows.take(present)
         positions = np.full(len(rows.weight), -1, dtype=np.int64)
-        positions[present] = self._found(left, left.ids)
+        positions[present] = self._found(some, some.ids, left)
         self.matched = rows, rows.weight.copy(), positions
         return positions
 
-    def _found(self, rows: Source, ids: Sequence[str] | None) -> NDArray[np.int64]:
+    def _found(
+        self, rows: Source, ids: Sequence[str] | None, left: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
         try:
-            return self.members.find(self.digests(rows), ids)
+            return self.members.find(self.digests(rows), ids, among=left)
         except InvalidInput as error:
             raise RetainedMismatch(
-                f"the rows given as retained are not those of the training: {error}"
+                f"the rows given as retained are not those that this deletion leaves: {error}"
             ) from error
 
     def digests(self, rows: Source) -> NDArray[np.uint8]:

@@ -37,7 +37,7 @@ class Loss:
         which stand for the block ``diag(p) − p pᵀ``.
     coupled : bool
         True if the outputs share one Hessian block of size ``C·p`` (softmax); False if every output
-        has the same or its own ``p × p`` Hessian.
+        has the same (see ``joint``) or its own ``p × p`` Hessian.
     spread : float
         ``spread · ‖change of the margins‖₂`` bounds the change that self-concordance speaks of:
         1 for a scalar margin, √2 for softmax, 0 if the curvature is constant (or kinked).
@@ -63,6 +63,11 @@ class Loss:
     steepest: float = float("inf")
     rough: bool = False
     kinked: bool = False
+
+    @property
+    def joint(self) -> bool:
+        """Whether one Hessian serves all outputs: coupled ones, or those of constant curvature."""
+        return self.coupled or (self.spread == 0.0 and not self.kinked)
 
     def __reduce__(self) -> tuple[Callable[[str], Loss], tuple[str]]:
         """Travel between processes as a name."""

@@ -90,8 +90,19 @@ class Objective:
         return found
 
     def factored(self, width: int, outputs: int) -> bool:
-        """Whether the Hessian is formed and factored; if not, only products with it are."""
+        """Whether the Hessian is formed and factored; if not, only products with it are.
+
+        Raises
+        ------
+        InvalidInput
+            If it is too large for an L1 penalty, for which products are not enough.
+        """
         size = width * outputs if self.loss.coupled else width
+        if self.l1 and size > MAX_DIRECT:
+            raise InvalidInput(
+                f"an L1 penalty goes with at most {MAX_DIRECT} coefficients per target, here are "
+                f"{size}: leave features out, or use the L2 penalty alone"
+            )
         return not self.loss.kinked and size <= MAX_DIRECT
 
     @property

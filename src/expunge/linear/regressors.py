@@ -17,8 +17,9 @@ from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import validate_data
 
 from expunge.errors import InvalidInput
+from expunge.linear.inputs import FLOATS, all_or_nothing, kept, positive
 from expunge.linear.losses import Array
-from expunge.linear.unlearner import FLOATS, Unlearner, kept, positive
+from expunge.linear.unlearner import Unlearner
 from expunge.modelfile import ReleasedModel
 
 
@@ -83,6 +84,7 @@ class Ridge(MultiOutputMixin, _Penalised):
 
     _loss = "squared"
 
+    @all_or_nothing
     def fit(
         self,
         X: ArrayLike,
@@ -125,6 +127,7 @@ class Ridge(MultiOutputMixin, _Penalised):
 class _SingleTarget(_Penalised):
     """Regressors of one target; ``_total`` is the sum of weights at the fit, a public constant."""
 
+    @all_or_nothing
     def fit(
         self,
         X: ArrayLike,

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 BLOCK = 1024
 FEWEST = 8
@@ -45,15 +46,59 @@ def chain_length(n: int) -> int:
     return min(BLOCK, max(n, 1)) + -(-longest // BLOCK) + len(spans)
 
 
+class _Limit:
+    """The limit of BLAS threads: how many hold it down to one now, and what it was before."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, as in a process that was forked while others held it."""
+        self.lock, self.holders = Lock(), 0
+        self.before: Any = None
+
+    def hold(self) -> None:
+        """Set it to one thread unless somebody has."""
+        with self.lock:
+            if not self.holders:
+                _seize()
+                self.before = _blas().limit(limits=1, user_api="blas")
+            self.holders += 1
+
+    def leave(self) -> None:
+        """Set it back if nobody else holds it."""
+        with self.lock:
+            self.holders -= 1
+            if not self.holders:
+                _seize()
+                self.before.restore_original_limits()
+                _seize()
+
+
+def _seize() -> None:
+    """Let any thread set limits: from 3.8 on, threadpoolctl obeys the one that did so first."""
+    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
+
+
+_limit = _Limit()
+os.register_at_fork(after_in_child=_limit.reset)
+
+
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
     """Run with one BLAS thread.
 
     The passes bring their own threads, the factorisations between them are small, and the result
-    then does not depend on how many threads BLAS would have used.
+    then does not depend on how many threads BLAS would have used. BLAS has one limit for the whole
+    process: the first who comes sets it, the last who leaves, in whatever thread, sets it back.
     """
-    with _blas().limit(limits=1, user_api="blas"):
+    _limit.hold()
+    try:
         yield
+    finally:
+        _limit.leave()
 
 
 def run_threads(work: Callable[[int], _T], count: int) -> list[_T]:

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dpotrs
 
 from expunge.errors import ToleranceUnreachable
 from expunge.linear.bounds import corrected_distance, distance, reach
-from expunge.linear.curvature import Curvature, certify
+from expunge.linear.curvature import Curvature, certify, cholesky
 from expunge.linear.lasso import lasso
 from expunge.linear.losses import Array
 from expunge.linear.objective import (
@@ -142,15 +142,7 @@ def _newton(
 
 def _solve(objective: Objective, H: Array, gradient: Array) -> tuple[Array, float]:
     packed = objective.pack(gradient)
-    chol, info = dpotrf(H, lower=1)
-    if info:
-        chol, info = dpotrf(H + 1e-10 * np.diag(np.diagonal(H)) + 1e-300 * np.eye(len(H)), lower=1)
-    if info:
-        raise ToleranceUnreachable(
-            "the Hessian is singular in float64: scale the features, drop collinear columns or "
-            "penalise more"
-        )
-    step = -dpotrs(chol, packed, lower=1)[0]
+    step = -dpotrs(cholesky(H), packed, lower=1)[0]
     decrement = math.sqrt(max(-float(np.sum(step * packed)), 0.0))
     return objective.unpack(step, gradient.shape[1]), decrement
 

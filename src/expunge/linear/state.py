@@ -3,7 +3,7 @@
 ``state.safetensors`` holds the engine's arrays and, as JSON in its metadata, the policy, the key of
 the noise tags and the place in the chain of releases. It is rewritten at every release. Rows of
 deleted people, which the engine keeps beside its factor for speed, have no place in it: they are
-folded into the factor first.
+folded into the factor first, and where what is left of that cannot be certified, it is left out.
 ``members.safetensors`` holds who was trained on; it grows with the number of records, so deletions
 write to the touched places only, through a memory map.
 """
@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 from expunge import regular
 from expunge.certificate.members import Members
 from expunge.certificate.policy import Policy
-from expunge.errors import MALFORMED, FolderProblem, VerificationFailed
+from expunge.errors import MALFORMED, FolderProblem, ToleranceUnreachable, VerificationFailed
 from expunge.linear.curvature import Curvature
 from expunge.linear.deletion import Part
 from expunge.linear.descent import Preconditioner
@@ -35,18 +35,13 @@ from expunge.linear.lineage import Lineage
 from expunge.linear.objective import Point
 
 FORMAT = "expunge-state/1"
-_MOST_MEMBERS = 1 << 36
+_MOST = 1 << 36
+"""Most bytes of a state (one factor a class) and of the members."""
 _NUMBERS = ("kappa", "leverage", "radius", "slack", "row_error", "unit", "ridge")
 
 
 def dump_state(lineage: Lineage) -> bytes:
-    """Return the state file of a lineage, the members and the model file apart.
-
-    Raises
-    ------
-    ToleranceUnreachable
-        If the deleted rows cannot be folded into the factor with a certificate.
-    """
+    """Return the state file of a lineage, the members and the model file apart."""
     state = lineage.state
     arrays: dict[str, NDArray[Any]] = {"members": state.members}
     numbers = []
@@ -133,7 +128,7 @@ def map_members(path: Path, *, writable: bool) -> Members:
         If the file is missing or damaged.
     """
     try:
-        file = regular.descriptor(path, _MOST_MEMBERS, writable=writable)
+        file = regular.descriptor(path, _MOST, writable=writable)
         try:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY
             view = mmap.mmap(file, 0, access=access)
@@ -148,15 +143,15 @@ def map_members(path: Path, *, writable: bool) -> Members:
         raise FolderProblem(f"{path} cannot be read ({error}); restore the folder") from error
 
 
-def save_lineage(lineage: Lineage, directory: Path) -> None:
+def save_lineage(lineage: Lineage, estimator: Mapping[str, Any], directory: Path) -> None:
     """Write a lineage into a new directory that only its owner can read.
+
+    ``estimator`` is what an estimator needs beside it, able to be JSON.
 
     Raises
     ------
     FolderProblem
         If the directory exists.
-    ToleranceUnreachable
-        See :func:`dump_state`.
     """
     state = dump_state(lineage)
     try:
@@ -167,13 +162,14 @@ def save_lineage(lineage: Lineage, directory: Path) -> None:
         ("state.safetensors", state),
         ("members.safetensors", dump_members(lineage.members)),
         ("model.safetensors", lineage.content),
+        ("estimator.json", json.dumps(estimator).encode()),
     ):
         descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
 
 
-def open_lineage(directory: Path) -> Lineage:
+def open_lineage(directory: Path) -> tuple[Lineage, dict[str, Any]]:
     """Read what :func:`save_lineage` wrote; later deletions are kept in memory only.
 
     Raises
@@ -182,12 +178,16 @@ def open_lineage(directory: Path) -> Lineage:
         If a file is missing or damaged.
     """
     try:
-        content = regular.read(directory / "state.safetensors", regular.LARGE)
+        with os.fdopen(regular.descriptor(directory / "state.safetensors", _MOST), "rb") as file:
+            content = file.read()
         model = regular.read(directory / "model.safetensors", regular.LARGE)
-    except OSError as error:
+        estimator = json.loads(regular.read(directory / "estimator.json", regular.LARGE))
+        if not isinstance(estimator, dict):
+            raise ValueError("estimator.json holds no object")
+    except (OSError, ValueError, RecursionError) as error:
         raise FolderProblem(f"{directory} holds no saved state ({error})") from error
     members = map_members(directory / "members.safetensors", writable=False)
-    return load_lineage(content, members, model)
+    return load_lineage(content, members, model), estimator
 
 
 def _point_arrays(part: Part) -> dict[str, NDArray[Any]]:
@@ -201,15 +201,20 @@ def _point_arrays(part: Part) -> dict[str, NDArray[Any]]:
 
 
 def _curvature_arrays(
-    kept: Curvature | Preconditioner,
+    kept: Curvature | Preconditioner | None,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return arrays and numbers; a preconditioner has no numbers."""
+    """Return arrays and numbers; a preconditioner has no numbers, nothing neither."""
     if isinstance(kept, Preconditioner):
         found: dict[str, NDArray[Any]] = {"dense": kept.matrix}
         if kept.heavy is not None and kept.diagonal is not None:
             found |= {"heavy": kept.heavy, "diagonal": kept.diagonal}
         return found, {}
-    folded = kept.folded()
+    try:
+        folded = None if kept is None else kept.folded()
+    except ToleranceUnreachable:
+        folded = None
+    if folded is None:
+        return {}, {}
     numbers = {name: _text(getattr(folded, name)) for name in _NUMBERS}
     return {"chol": folded.chol, "scale": folded.scale}, numbers
 
@@ -233,7 +238,7 @@ def _part(arrays: Mapping[str, NDArray[Any]], k: int, numbers: Mapping[str, str]
 
 def _kept(
     arrays: Mapping[str, NDArray[Any]], k: int, found: Mapping[str, float]
-) -> Curvature | Preconditioner:
+) -> Curvature | Preconditioner | None:
     shape = arrays[f"{k}.weights"].shape
     if f"{k}.dense" in arrays:
         heavy = arrays.get(f"{k}.heavy")
@@ -244,6 +249,8 @@ def _kept(
         if heavy.dtype != np.int64 or not np.isin(heavy, np.arange(shape[0])).all():
             raise ValueError("heavy coordinates must be coordinates")
         return Preconditioner(matrix, heavy, _real(arrays[f"{k}.diagonal"], shape))
+    if "kappa" not in found:
+        return None
     q = len(arrays[f"{k}.chol"])
     return Curvature(
         np.asfortranarray(_real(arrays[f"{k}.chol"], (q, q))),

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Parameter
 
 from expunge.deep.descent import Descent, Recipe
 from expunge.deep.methods.common import Stepping, Work, head
-from expunge.deep.network import UnsupportedModel, evaluating, view
+from expunge.deep.network import UnsupportedModel, evaluating
 from expunge.deep.problem import Need
 from expunge.deep.training import mean_loss
 from expunge.deep.trees import Batch
@@ -87,6 +88,8 @@ class BoundaryShrink(Stepping):
 class BoundaryExpand(Stepping):
     """Add an output, train F onto it, and remove it again [Chen et al., 2023]. For whole classes.
 
+    The new output's weights are drawn as those of any new linear layer.
+
     Attributes
     ----------
     lr, momentum : float
@@ -107,19 +110,15 @@ class BoundaryExpand(Stepping):
         name, last = head(work.model, classes)
         if f"{name}.weight" not in work.network.names:
             raise UnsupportedModel(f"the last layer ({name}) may not change: params leaves it out")
-        wide = _resized(last, classes + 1)
-        _put(work.model, name, wide)
-        with torch.no_grad():
-            if work.outputs(next(iter(work.part("forget").chunks(1)))[0]).shape[1] != classes + 1:
-                raise UnsupportedModel(f"the last layer ({name}) does not give the outputs")
+        _resize(last, classes + 1)
+        if work.classes() != classes + 1:
+            raise UnsupportedModel(f"the last layer ({name}) does not give the outputs")
         recipe = Recipe("sgd", self.lr, self.epochs, size, 0.0, self.momentum)
-        network = view(work.model, work.problem.params)
-        descent = Descent(network, recipe, work.steps("forget", size))
+        descent = Descent(work.network, recipe, work.steps("forget", size))
         for _ in range(self.epochs):
             for inputs, targets in work.draw("forget", size):
                 descent.step(work.loss((inputs, torch.full_like(targets, classes))))
-        _put(work.model, name, _resized(wide, classes))
-        work.replace(work.model)
+        _resize(last, classes)
         work.note("steps", descent.steps)
 
 
@@ -139,21 +138,13 @@ def floating(inputs: Any) -> Tensor:
     return inputs
 
 
-def _resized(layer: nn.Linear, outputs: int) -> nn.Linear:
-    """Return a linear layer whose first rows are those of ``layer``."""
-    weight = layer.weight
-    made = nn.Linear(layer.in_features, outputs, layer.bias is not None).to(weight)
+def _resize(layer: nn.Linear, outputs: int) -> None:
+    """Give a linear layer as many outputs; rows that it has already are kept."""
+    made = nn.Linear(layer.in_features, outputs, layer.bias is not None).to(layer.weight)
     rows = min(outputs, layer.out_features)
-    with torch.no_grad():
-        made.weight[:rows] = weight[:rows]
-        if layer.bias is not None:
-            made.bias[:rows] = layer.bias[:rows]
-    made.weight.requires_grad_(weight.requires_grad)
-    return made.train(layer.training)
-
-
-def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
-    owner, _, own = name.rpartition(".")
-    if not own:
-        raise UnsupportedModel("the model is a single layer: put it into a module")
-    setattr(model.get_submodule(owner), own, layer)
+    for name, new in made.named_parameters():
+        old = layer.get_parameter(name)
+        with torch.no_grad():
+            new[:rows] = old[:rows]
+        setattr(layer, name, Parameter(new.detach(), old.requires_grad))
+    layer.out_features = outputs

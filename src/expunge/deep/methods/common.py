@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from expunge.deep.batches import Batches
 from expunge.deep.curvature import gradient
-from expunge.deep.descent import Descent, Recipe
+from expunge.deep.descent import Descent, Recipe, require_finite
 from expunge.deep.graphs import repeatable
 from expunge.deep.network import Network, UnsupportedModel, evaluating, view
 from expunge.deep.problem import Evidence, Need, Problem, Unlearned, moving_buffers
-from expunge.deep.renewal import duplicate, reinitialised, seeded
+from expunge.deep.renewal import duplicate, moving_norms, reinitialised, seeded
 from expunge.deep.training import call, mean_loss, records, shuffled
 from expunge.deep.trees import Batch
 from expunge.errors import InvalidInput
@@ -109,8 +109,8 @@ class Work:
         InvalidInput
             If the outputs are not (b, c), or the targets not labels.
         """
-        inputs, targets = next(iter(self.part("forget").chunks(2)))
-        with torch.no_grad():
+        inputs, targets = next(iter(self.part("forget").chunks(1)))
+        with evaluating(self.model), torch.no_grad():
             outputs = self.outputs(inputs)
         labels = targets.ndim == 1 and not targets.is_floating_point()
         if not (isinstance(outputs, Tensor) and outputs.ndim == 2 and labels):
@@ -126,23 +126,26 @@ class Work:
         Raises
         ------
         InvalidInput
-            If what `Problem.fresh` made is trained, or shares memory with the trained model.
+            If what `Problem.fresh` made has weights or running statistics of the trained model.
         """
         problem = self.problem
         if problem.fresh is None:
             return reinitialised(problem.model, problem.seed, problem.params)
         with seeded(problem.seed, self.network.device):
             made = problem.fresh(problem.seed).to(self.network.device, self.network.dtype)
-        old = dict(problem.model.named_parameters())
-        for name in view(made, problem.params).names:
-            new = made.get_parameter(name)
-            same = name in old and new.shape == old[name].shape and torch.equal(new, old[name])
-            if same and bool((new != new.flatten()[0]).any()):
+        old, new = problem.model.state_dict(), made.state_dict()
+        for name in (*view(made, problem.params).names, *moving_buffers(problem)[0]):
+            if name not in old or name not in new or old[name].shape != new[name].shape:
+                raise InvalidInput(
+                    f"Problem(fresh=...) returned a model of another form: {name} differs"
+                )
+            varied = bool((new[name] != new[name].flatten()[0]).any())
+            if varied and torch.equal(new[name], old[name]):
                 raise InvalidInput(
                     f"Problem(fresh=...) returned the trained values of {name}: it must make a "
                     "new, untrained model"
                 )
-        return made
+        return made.train(problem.model.training)
 
     def note(self, name: str, value: Any, tag: Tag = Tag.measured) -> None:
         """Keep a value as evidence."""
@@ -150,10 +153,10 @@ class Work:
 
     def settle(self) -> None:
         """Compute buffers again from R, if the problem says so."""
-        norms, _ = moving_buffers(self.problem)
+        norms = [layer for _, layer in moving_norms(self.model, self.problem.params)]
         self.note("buffers", self.problem.buffers if norms else "none", Tag.enforced)
         if norms and self.problem.buffers == "reestimate":
-            reestimate(self.model, self.part("retain"))
+            reestimate(self.model, norms, self.part("retain"))
             self.rows["retain"] += self.part("retain").rows
 
     def result(self, name: str, seconds: float) -> Unlearned:
@@ -174,10 +177,20 @@ class Work:
 
 @dataclass(frozen=True)
 class Baseline(ABC):
-    """The frame of a run: what is needed is checked, chance is seeded, the copy is held still."""
+    """The frame of a run: what is needed is checked, chance is seeded, the copy is held still.
+
+    Attributes
+    ----------
+    name : str
+    requires : tuple of str
+        What it needs, unless ``needs`` depends on its parameters.
+    settles : bool
+        Whether buffers are treated at the end as the problem says.
+    """
 
     name: ClassVar[str]
     requires: ClassVar[tuple[Need, ...]]
+    settles: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -192,25 +205,22 @@ class Baseline(ABC):
         InvalidInput
             If something that the method needs is missing.
         Diverged
-            If a loss is no longer finite.
+            If a loss, or a weight at the end, is not finite.
         """
         problem.require(self.needs, self.name)
         started = time.perf_counter()
         work = Work(problem)
         with seeded(problem.seed, work.network.device), repeatable():
-            with self._held(work.model):
+            with self._held(work):
                 self.change(work)
-            if self.renews_buffers:
-                work.note("buffers", "renewed", Tag.enforced)
-            else:
+            require_finite(work.network)
+            if self.settles:
                 work.settle()
         return work.result(self.name, time.perf_counter() - started)
 
-    renews_buffers: ClassVar[bool] = False
-
     @contextmanager
-    def _held(self, model: nn.Module) -> Iterator[None]:
-        with evaluating(model):
+    def _held(self, work: Work) -> Iterator[None]:
+        with evaluating(work.model):
             yield
 
     @abstractmethod
@@ -226,20 +236,22 @@ class Stepping(Baseline):
     ----------
     bn_train : bool
         Let BatchNorm use, and move, the statistics of the batch, as the public code of several
-        methods does; dropout stays off. By default it is in eval mode.
+        methods does; dropout stays off. By default everything is in eval mode.
     """
 
     bn_train: bool = False
 
     @contextmanager
-    def _held(self, model: nn.Module) -> Iterator[None]:
+    def _held(self, work: Work) -> Iterator[None]:
+        model = work.model
         if not self.bn_train:
             with evaluating(model):
                 yield
             return
         modes = [(part, part.training) for part in model.modules()]
-        for part, _ in modes:
-            part.training = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        model.eval()
+        for _, layer in moving_norms(model, work.problem.params):
+            layer.train()
         try:
             yield
         finally:
@@ -258,9 +270,9 @@ def fine_tune(work: Work, recipe: Recipe, network: Network | None = None) -> Non
 
 
 def accuracy(work: Work, which: Part, chunk: int = 1024) -> float:
-    """Return the copy's accuracy on F or R."""
+    """Return the copy's accuracy on F or R, in eval mode."""
     source, right = work.part(which), 0
-    with torch.no_grad():
+    with evaluating(work.model), torch.no_grad():
         for inputs, targets in source.chunks(chunk):
             right += int((work.outputs(inputs).argmax(1) == targets).sum())
     work.rows[which] += source.rows
@@ -295,11 +307,16 @@ def last_layers(network: Network, k: int) -> Network:
     return Network(network.module, names)
 
 
-def reestimate(model: nn.Module, data: Batches, size: int = 256) -> None:
-    """Set running statistics to averages over ``data``, forgetting the old ones."""
-    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
+def reestimate(
+    model: nn.Module, norms: list[nn.modules.batchnorm._NormBase], data: Batches
+) -> None:
+    """Set the running statistics of ``norms`` to averages over ``data``, forgetting the old ones.
+
+    They are the means over batches of at least 256 records of the statistics of a batch.
+    """
     modes = [(part, part.training) for part in model.modules()]
     momenta = [part.momentum for part in norms]
+    size = next((size for size in range(256, 512) if data.rows % size != 1), 256)
     model.eval()
     for part in norms:
         part.reset_running_stats()

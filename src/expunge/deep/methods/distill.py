@@ -118,7 +118,7 @@ class BadTeacher(Stepping):
         m, kept = work.part("forget").rows, work.part("retain").rows
         sample = torch.randperm(kept, generator=work.generator)[: int(self.share * kept)]
         rows = m + len(sample)
-        recipe = Recipe("adam", self.lr, self.epochs, self.batch_size, work.problem.wd)
+        recipe = Recipe("adam", self.lr, self.epochs, self.batch_size)
         descent = Descent(work.network, recipe, -(-rows // self.batch_size))
         with evaluating(good), evaluating(bad):
             for _ in range(self.epochs):

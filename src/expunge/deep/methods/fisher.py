@@ -21,14 +21,14 @@ class FisherForgetting(Baseline):
 
     ``F_R`` is the diagonal of the true Fisher matrix on R. In a tensor of two or more dimensions v
     is averaged over dimension 1; in one of a single dimension it is ten times as large; in the last
-    layer the cap is 1e2.
+    layer the cap is 1e2. Weight decay is no part of ``F_R``.
 
     Attributes
     ----------
     alpha : float
         0 changes nothing. Nothing between 1e-9 and 1e-6 is right for all networks.
     forgotten_class : int, optional
-        Its row of the last layer gets mean 0 and variance 1e-4.
+        Its row of the last layer, bias included, gets mean 0 and variance 1e-4.
     """
 
     name: ClassVar[str] = "fisher"
@@ -56,7 +56,7 @@ class FisherForgetting(Baseline):
         spread = {}
         for name, values in network.unflatten(fisher.double()).items():
             v = (1.0 / (values + 1e-8)).clamp(max=1e2 if name in last else 1e3) * self.alpha
-            v = v.mean(1, keepdim=True).expand_as(v).clone() if v.ndim > 1 else v
+            v = v.mean(1, keepdim=True).expand_as(v).clone() if v.ndim > 1 else 10.0 * v
             if name in last and self.forgotten_class is not None:
                 if not 0 <= self.forgotten_class < len(v):
                     raise InvalidInput(
@@ -64,5 +64,5 @@ class FisherForgetting(Baseline):
                     )
                 center[name][self.forgotten_class] = 0.0
                 v[self.forgotten_class] = 1e-4
-            spread[name] = 10.0 * v if v.ndim == 1 else v
+            spread[name] = v
         return network.flatten(center), network.flatten(spread)

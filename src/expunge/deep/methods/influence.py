@@ -55,8 +55,7 @@ class Influence(Baseline):
         if self.variant not in get_args(Variant):
             known = ", ".join(get_args(Variant))
             raise InvalidInput(f"variant must be one of {known}, not {self.variant!r}")
-        m, wd = work.part("forget").rows, work.problem.wd
-        n = m + work.part("retain").rows
+        m, n, wd = work.problem.removed, work.problem.total, work.problem.wd
         if self.variant == "newton":
             slope, scale = work.gradient("retain", wd=wd), -1.0
         else:
@@ -69,7 +68,7 @@ class Influence(Baseline):
     def _solve(self, work: Work, slope: Tensor) -> Tensor:
         whole = self.variant != "newton"
         operator = Pooled(work, self.curvature, ("forget", "retain") if whole else ("retain",))
-        damping, found = solve(operator, slope, self.damping)
+        damping, found = solve(operator, slope, self.damping, form=operator.size <= SMALL)
         for part, rows in operator.rows.items():
             work.rows[part] += rows * found.products
         work.note("damping", damping)
@@ -79,10 +78,13 @@ class Influence(Baseline):
 
 
 def solve(
-    operator: Callable[[Tensor], Tensor], b: Tensor, damping: float
+    operator: Callable[[Tensor], Tensor], b: Tensor, damping: float, *, form: bool
 ) -> tuple[float, Solution]:
-    """Return the λ that was needed, from ``damping`` on, and the solution of ``(A + λI)x = b``."""
-    if len(b) <= SMALL:
+    """Return the λ that was needed, from ``damping`` on, and the solution of ``(A + λI)x = b``.
+
+    ``form`` asks for the matrix to be formed; otherwise it is multiplied only.
+    """
+    if form:
         small, found = escalate(direct(damping), operator, b)
         return small.damping, found
     large, found = escalate(cg(damping), operator, b)
@@ -90,16 +92,20 @@ def solve(
 
 
 class Pooled:
-    """A curvature matrix of several parts together, ``Σ (n_k/n) A_k``; an operator."""
+    """A curvature matrix of R, or of D: ``(m/n) A_F + ((n − m)/n) A_R``; an operator.
+
+    R may be a sample of what is retained, where the problem knows n from its ids.
+    """
 
     def __init__(self, work: Work, kind: Kind, parts: tuple[Literal["forget", "retain"], ...]):
         problem, network = work.problem, work.network
         self.rows = {part: work.part(part).rows for part in parts}
-        total = sum(self.rows.values())
+        gone = problem.removed / problem.total
+        shares = {"forget": gone, "retain": 1.0 - gone if "forget" in parts else 1.0}
         at = network.vector().double()
         self.terms = [
             (
-                self.rows[part] / total,
+                shares[part],
                 Operator(kind, network, problem.loss, work.part(part), wd=problem.wd, at=at),
             )
             for part in parts

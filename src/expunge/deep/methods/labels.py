@@ -11,6 +11,7 @@ from torch import Tensor
 
 from expunge.deep.descent import Descent, Recipe
 from expunge.deep.methods.common import Stepping, Work
+from expunge.deep.network import evaluating
 from expunge.deep.problem import Need
 from expunge.deep.trees import Batch
 from expunge.errors import InvalidInput
@@ -48,7 +49,7 @@ class RandomLabels(Stepping):
         true = torch.cat([targets for _, targets in work.part("forget")])
         labels = other_labels(true, classes, work.generator)
         rows = m + (work.part("retain").rows if self.mixed else 0)
-        recipe = Recipe("adam", self.lr, self.epochs, self.batch_size, work.problem.wd)
+        recipe = Recipe("adam", self.lr, self.epochs, self.batch_size)
         descent = Descent(work.network, recipe, -(-rows // self.batch_size))
         for _ in range(self.epochs):
             order = torch.randperm(rows, generator=work.generator)
@@ -97,7 +98,8 @@ class SalUn(Stepping):
     def change(self, work: Work) -> None:
         """Learn wrong labels where the mask lets."""
         classes, size = work.classes(), self.batch_size
-        mask = largest(work.gradient("forget"), self.share)
+        with evaluating(work.model):
+            mask = largest(work.gradient("forget"), self.share)
         recipe = Recipe("sgd", self.lr, self.epochs, size, work.problem.wd, self.momentum)
         per_epoch = work.steps("forget", size) + work.steps("retain", size)
         descent = Descent(work.network, recipe, per_epoch, mask)

@@ -10,25 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from expunge.deep.curvature import Operator, gradient
-from expunge.deep.methods.common import Baseline, Work, layers
+from expunge.deep.inverse import SMALL
+from expunge.deep.methods.common import Baseline, Work
 from expunge.deep.methods.influence import Pooled, solve
 from expunge.deep.problem import Need
 from expunge.deep.trees import Batch
 from expunge.errors import InvalidInput
-
-SMALL = 4_000
-"""Largest p at which the Hessian of D is formed once, instead of a pass for every product."""
 
 
 @dataclass(frozen=True)
 class LCodec(Baseline):
     """For every record of F, a step ``w_S ← w_S + (1/(n−1))(H_S + λI)⁻¹g_S`` on its units S.
 
-    A unit is a row of a weight with its bias. The record is perturbed, and units are added one by
+    A unit is an output of a linear layer, or a channel of a convolution: a row of its weight, and
+    its bias. Other layers are left as they are. The record is perturbed, and units are added one by
     one while their activations together predict the record's loss better, measured by the
     coefficient of Azadkia and Chatterjee (`foci`). ``H = (n H_D − H_i)/(n−1)`` with true Hessians,
-    weight decay included; H_D is that of all records at the trained weights. λ is raised where
-    H_S + λI is not positive definite. n falls by one with every record.
+    weight decay included; H_D is that of all records at the trained weights, formed once for few
+    parameters, otherwise multiplied by in conjugate gradients: then every record costs many passes
+    over D. λ is raised where H_S + λI is not positive definite. n falls by one with every record.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class LCodec(Baseline):
     def change(self, work: Work) -> None:
         """Remove one record after the other."""
         forget = work.part("forget")
-        n = forget.rows + work.part("retain").rows
+        n = work.problem.total
         whole = _Whole(work)
         tally = _Tally()
         for i in range(forget.rows):
@@ -95,7 +95,7 @@ class LCodec(Baseline):
             wide[chosen] = V
             return (n * whole(wide, chosen, tally) - own(wide)[chosen]) / (n - 1)
 
-        damping, found = solve(product, slope, self.damping)
+        damping, found = solve(product, slope, self.damping, form=whole.matrix is not None)
         at[chosen] += found.value / (n - 1)
         network.load(at.to(w.dtype))
         tally.sizes.append(len(chosen))
@@ -121,8 +121,7 @@ class LCodec(Baseline):
         }
         for found in foci(activity, losses):
             layer, row = units[found]
-            for own in ("weight", "bias"):
-                name = f"{layer}.{own}" if layer else own
+            for name in _tensors(layer):
                 if name in mask:
                     mask[name][row] = True
         return torch.nonzero(network.flatten(mask))[:, 0]
@@ -138,6 +137,13 @@ class _Tally:
     passes: int = 0
     sizes: list[int] = field(default_factory=list)
     dampings: list[float] = field(default_factory=list)
+
+
+_CHOSEN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def _tensors(layer: str) -> tuple[str, str]:
+    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
 
 
 class _Whole:
@@ -159,23 +165,32 @@ class _Whole:
 
 def _observe(work: Work, batch: Batch) -> tuple[Tensor, list[tuple[str, int]], Tensor]:
     """Return activations (k, units), the units' layers and rows, and losses (k,)."""
-    seen: dict[str, Tensor] = {}
+    seen, own = dict[str, Tensor](), set(work.network.names)
 
     def watch(name: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
-            if isinstance(outputs, Tensor) and outputs.ndim >= 2:
-                found = outputs.detach().double()
-                seen[name] = found.flatten(2).mean(2) if found.ndim > 2 else found
+        def hook(module: nn.Module, _inputs: Any, outputs: Tensor) -> None:
+            found = outputs.detach().double()
+            found = found.movedim(-1 if isinstance(module, nn.Linear) else 1, -1)
+            seen[name] = found.reshape(len(found), -1, found.shape[-1]).mean(1)
 
         return hook
 
-    handles = [module.register_forward_hook(watch(name)) for name, module in layers(work.model)]
+    handles = [
+        module.register_forward_hook(watch(name))
+        for name, module in work.model.named_modules()
+        if isinstance(module, _CHOSEN) and not own.isdisjoint(_tensors(name))
+    ]
     try:
         with torch.no_grad():
             losses = work.problem.loss(work.outputs(batch[0]), batch[1]).double()
     finally:
         for handle in handles:
             handle.remove()
+    if not seen:
+        raise InvalidInput(
+            "l-codec chooses among the outputs of linear layers and convolutions, and none of them "
+            "may change"
+        )
     units = [(name, row) for name, found in seen.items() for row in range(found.shape[1])]
     return torch.cat(list(seen.values()), 1), units, losses
 

@@ -8,14 +8,16 @@ from typing import ClassVar
 from expunge.deep.descent import Descent, Recipe
 from expunge.deep.methods.common import Stepping, Work, accuracy
 from expunge.deep.problem import Need
+from expunge.errors import InvalidInput
 
 
 @dataclass(frozen=True)
 class NegGrad(Stepping):
     """``w ← w + η∇CE_F(w)`` until the accuracy on F is down to a target.
 
-    Without R nothing holds the rest of the model; the result depends on ``lr`` and on the moment
-    of stopping more than on anything else.
+    Nothing holds the rest of the model: where F is of all classes, the accuracy on R falls with
+    that on F. The result depends on ``lr`` and on the moment of stopping more than on anything
+    else.
 
     Attributes
     ----------
@@ -23,7 +25,9 @@ class NegGrad(Stepping):
         1e-3; 1e-2 was published for forgetting a class.
     target : float
         Accuracy on F at which to stop, looked at before every step.
-    max_steps, batch_size : int
+    max_steps : int
+        1000 was published, which leaves nothing of the model where F is of all classes.
+    batch_size : int
     momentum, weight_decay : float
     """
 
@@ -32,7 +36,7 @@ class NegGrad(Stepping):
 
     lr: float = 1e-3
     target: float = 0.0
-    max_steps: int = 1000
+    max_steps: int = 6
     batch_size: int = 128
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -64,7 +68,8 @@ class NegGradPlus(Stepping):
     Attributes
     ----------
     a : float
-        Between 0 and 1; 1 is fine-tuning towards the trained weights.
+        Above 0, up to 1, which is fine-tuning towards the trained weights. 0.95 was published; the
+        loss on F has no bound, and one class out of ten makes that diverge.
     lr, momentum : float
     epochs, batch_size : int
     pull : float, optional
@@ -74,7 +79,7 @@ class NegGradPlus(Stepping):
     name: ClassVar[str] = "neggrad+"
     requires: ClassVar[tuple[Need, ...]] = ("retain", "forget")
 
-    a: float = 0.95
+    a: float = 0.999
     lr: float = 0.01
     epochs: int = 10
     batch_size: int = 128
@@ -83,6 +88,8 @@ class NegGradPlus(Stepping):
 
     def change(self, work: Work) -> None:
         """Descend the difference."""
+        if not 0.0 < self.a <= 1.0:
+            raise InvalidInput(f"a must be above 0 and at most 1, not {self.a}")
         pull = work.problem.wd if self.pull is None else self.pull
         recipe = Recipe("sgd", self.lr, self.epochs, self.batch_size, momentum=self.momentum)
         descent = Descent(work.network, recipe, work.steps("retain", self.batch_size))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from expunge.deep.batches import Batches
 from expunge.deep.methods.common import Baseline, Part, Work
 from expunge.deep.problem import Need
 from expunge.deep.records import record_jacobians
 from expunge.errors import InvalidInput
 from expunge.guarantee import Tag
 
-LARGEST = 20_000
-"""Side of the largest matrix to factor."""
+LARGEST = 2**29
+"""Numbers to hold at once, 4 GiB in float64."""
 
 WEIGHT_DECAY = 5e-4
 
@@ -31,7 +32,8 @@ class NtkScrub(Baseline):
         Δ = w_lin(R) − w_lin(D),   e = (w − w_init) − w_lin(R)
         w ← w + (1 + 2·|cos(Δ, e)|·‖e‖/‖Δ‖) Δ
 
-    The smaller of ``J_S J_Sᵀ`` and ``J_SᵀJ_S`` is factored.
+    The smaller of ``J_S J_Sᵀ`` and ``J_SᵀJ_S`` is factored. The published noise on top, along the
+    Fisher matrix, is not added.
 
     Attributes
     ----------
@@ -66,53 +68,63 @@ class NtkScrub(Baseline):
         rows = sum(work.part(part).rows for part in parts)
         for part in parts:
             work.rows[part] += work.part(part).rows
-        sides = min(work.network.size, rows * work.classes())
-        if sides > LARGEST:
+        outputs, size = rows * work.classes(), work.network.size
+        numbers = min(size, outputs) ** 2 + (outputs * size if outputs < size else 0)
+        if numbers > LARGEST:
             raise InvalidInput(
-                f"a matrix of side {sides} would have to be factored (at most {LARGEST}): take "
-                "fewer records, or fewer parameters with params"
+                f"{numbers * 8 / 2**30:.1f} GiB would be needed, at most {LARGEST * 8 / 2**30:g} "
+                f"are taken, for {rows} records and {size} parameters: take fewer records, or "
+                "fewer parameters with params"
             )
-        pieces = [piece for part in parts for piece in _pieces(work, work.part(part))]
-        return linear_optimum(pieces, work.network.size, rows * wd)
+        pieces = (piece for part in parts for piece in _pieces(work, part))
+        return linear_optimum(pieces, outputs, size, rows * wd)
 
 
-def _pieces(work: Work, data: Batches) -> list[tuple[Tensor, Tensor]]:
-    """Return Jacobians (b, c, p) and residuals q − y (b, c), in float64."""
-    jacobians = torch.cat(list(record_jacobians(work.network, data))).double()
-    found, start = [], 0
+def _pieces(work: Work, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield Jacobians (b, c, p) and residuals q − y (b, c), in float64."""
+    data, residuals = work.part(part), []
     for inputs, targets in data:
         with torch.no_grad():
             q = work.outputs(inputs).double().softmax(1)
-        residual = q - torch.nn.functional.one_hot(targets, q.shape[1])
-        found.append((jacobians[start : start + len(targets)], residual))
-        start += len(targets)
-    return found
+        residuals.append(q - F.one_hot(targets, q.shape[1]))
+    left = torch.cat(residuals)
+    if not bool(torch.isfinite(left).all()):
+        raise InvalidInput("the outputs are not finite: look for numbers that are none in the data")
+    for J in record_jacobians(work.network, data):
+        yield J.double(), left[: len(J)]
+        left = left[len(J) :]
 
 
-def linear_optimum(pieces: list[tuple[Tensor, Tensor]], size: int, ridge: float) -> Tensor:
-    """Return ``−Jᵀ(JJᵀ + ridge·I)⁻¹r`` (p,) for blocks J (b, c, p) and r (b, c) of ``J`` and ``r``.
+def linear_optimum(
+    pieces: Iterable[tuple[Tensor, Tensor]], outputs: int, size: int, ridge: float
+) -> Tensor:
+    """Return ``−Jᵀ(JJᵀ + ridge·I)⁻¹r`` (p,) from blocks (b, c, p) and (b, c) of ``J`` and ``r``.
+
+    ``J`` is (outputs, size); blocks are held together only if it has more columns than rows.
 
     Examples
     --------
-    >>> J, r = torch.tensor([[[2.0]]]), torch.tensor([[1.0]])
-    >>> round(linear_optimum([(J.double(), r.double())], 1, 1.0).item(), 12)
+    >>> J, r = torch.tensor([[[2.0]]]).double(), torch.tensor([[1.0]]).double()
+    >>> round(linear_optimum([(J, r)], 1, 1, 1.0).item(), 12)
     -0.4
     """
-    outputs = sum(r.numel() for _, r in pieces)
-    if size <= outputs:
-        device = pieces[0][0].device
-        gram = ridge * torch.eye(size, dtype=torch.float64, device=device)
-        right = torch.zeros(size, dtype=torch.float64, device=device)
-        for J, r in pieces:
-            flat = J.flatten(0, 1)
-            gram += flat.T @ flat
-            right += flat.T @ r.flatten()
-        return -torch.cholesky_solve(right[:, None], torch.linalg.cholesky(gram))[:, 0]
-    J = torch.cat([block.flatten(0, 1) for block, _ in pieces])
-    kernel = J @ J.T + ridge * torch.eye(outputs, dtype=J.dtype, device=J.device)
-    r = torch.cat([block.flatten() for _, block in pieces])
-    dual = torch.cholesky_solve(r[:, None], torch.linalg.cholesky(kernel))[:, 0]
-    return -J.T @ dual
+    flat = ((J.flatten(0, 1), r.flatten()) for J, r in pieces)
+    if outputs < size:
+        blocks, rights = zip(*flat, strict=True)
+        J, r = torch.cat(blocks), torch.cat(rights)
+        return -J.T @ _solved(J @ J.T, r, ridge)
+    J, r = next(flat)
+    gram, right = J.T @ J, J.T @ r
+    for J, r in flat:
+        gram += J.T @ J
+        right += J.T @ r
+    return -_solved(gram, right, ridge)
+
+
+def _solved(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
+    """Return ``(gram + ridge·I)⁻¹ right``."""
+    gram.diagonal().add_(ridge)
+    return torch.cholesky_solve(right[:, None], torch.linalg.cholesky(gram))[:, 0]
 
 
 def stretch(delta: Tensor, error: Tensor) -> float:

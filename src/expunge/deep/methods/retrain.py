@@ -14,14 +14,16 @@ from expunge.guarantee import Assumption, Guarantee, Tag, View
 
 @dataclass(frozen=True)
 class Null(Baseline):
-    """Return a copy of the model."""
+    """Return a copy of the model, buffers included."""
 
     name: ClassVar[str] = "null"
     requires: ClassVar[tuple[Need, ...]] = ()
+    settles: ClassVar[bool] = False
 
     def change(self, work: Work) -> None:
         """Change nothing."""
         work.note("steps", 0)
+        work.note("buffers", "keep", Tag.enforced)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Retrain(Baseline):
 
     name: ClassVar[str] = "retrain"
     requires: ClassVar[tuple[Need, ...]] = ("retain", "training")
-    renews_buffers: ClassVar[bool] = True
+    settles: ClassVar[bool] = False
 
     def change(self, work: Work) -> None:
         """Start from nothing."""
@@ -47,6 +49,7 @@ class Retrain(Baseline):
         work.rows["retain"] += recipe.epochs * data.rows
         work.note("steps", recipe.epochs * work.steps("retain", recipe.batch_size))
         work.note("recipe", recipe.digest(), Tag.enforced)
+        work.note("buffers", "renewed", Tag.enforced)
         work.assumptions = [
             Assumption("retainDisjointFromForget", problem.disjoint),
             Assumption("everyTensorSetAnew", Tag.enforced),

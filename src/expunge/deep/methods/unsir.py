@@ -97,7 +97,7 @@ class Unsir(Stepping):
     ) -> None:
         """Train on ``noises`` copies, dealt round, and the sample."""
         rows = noises + len(sample)
-        recipe = Recipe("adam", self.lr, epochs, self.batch_size, work.problem.wd)
+        recipe = Recipe("adam", self.lr, epochs, self.batch_size)
         descent = Descent(work.network, recipe, -(-rows // self.batch_size))
         for _ in range(epochs):
             order = torch.randperm(rows, generator=work.generator)
