@@ -137,8 +137,10 @@ class Descent:
             else torch.optim.SGD(chosen, lr=recipe.lr, weight_decay=wd, momentum=recipe.momentum)
         )
 
-    def step(self, objective: Tensor) -> float:
+    def step(self, objective: Tensor, scale: float | None = None) -> float:
         """Take a step that decreases ``objective``; return its value before.
+
+        ``scale`` multiplies the learning rate instead of the schedule.
 
         Raises
         ------
@@ -157,8 +159,10 @@ class Descent:
         slopes = torch.autograd.grad(objective, chosen, allow_unused=True, materialize_grads=True)
         for parameter, slope in zip(chosen, slopes, strict=True):
             parameter.grad = slope
+        if scale is None:
+            scale = self.recipe.factor(self.steps, self.per_epoch)
         for group in self._optimiser.param_groups:
-            group["lr"] = self.recipe.lr * self.recipe.factor(self.steps, self.per_epoch)
+            group["lr"] = self.recipe.lr * scale
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
         if self.mask is not None and self._start is not None:
