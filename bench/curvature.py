@@ -351,11 +351,8 @@ def run(options: argparse.Namespace, label: str) -> dict[str, float]:
             stdout=subprocess.PIPE,
             text=True,
         )
-    except subprocess.TimeoutExpired:
-        print(f"{label.replace(':', '.')}.gave_up\t{LIMIT}\ts", flush=True)
-        return {}
-    except subprocess.CalledProcessError:
-        print(f"{label.replace(':', '.')}.failed\tnan\t", flush=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"left out: {label}: {error}\n")
         return {}
     sys.stdout.write(done.stdout)
     sys.stdout.flush()

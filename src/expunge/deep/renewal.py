@@ -42,12 +42,8 @@ def reinitialised(
                 tensors[name].fill_(torch.nan)
         owners = {name.rpartition(".")[0] for name in new}
         for name, module in reversed(list(fresh.named_modules())):
-            if params is not None and name not in owners:
-                continue
-            reset = getattr(module, "reset_parameters", None)
-            reset = reset or getattr(module, "_reset_parameters", None)
-            if reset is not None:
-                reset()
+            if params is None or name in owners:
+                _reset(module)
         for name, t in old.items():
             tensors[name].copy_(t)
     left = [name for name in new if bool(tensors[name].isnan().any())]
@@ -58,6 +54,13 @@ def reinitialised(
             "model from a seed"
         )
     return fresh
+
+
+def _reset(module: nn.Module) -> None:
+    for name in ("reset_parameters", "_reset_parameters"):
+        if (reset := getattr(module, name, None)) is not None:
+            reset()
+            return
 
 
 def _to_renew(model: nn.Module, params: str | Sequence[str] | None) -> set[str]:

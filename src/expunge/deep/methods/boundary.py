@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from expunge.deep.descent import Descent, Recipe
-from expunge.deep.methods.common import Stepping, Work, head
+from expunge.deep.methods.common import Stepping, Work, head, tensors
 from expunge.deep.network import UnsupportedModel, evaluating
 from expunge.deep.problem import Need
 from expunge.deep.training import mean_loss
@@ -108,7 +108,7 @@ class BoundaryExpand(Stepping):
         """Train with one output more."""
         classes, size = work.classes(), self.batch_size
         name, last = head(work.model, classes)
-        if f"{name}.weight" not in work.network.names:
+        if tensors(name)[0] not in work.network.names:
             raise UnsupportedModel(f"the last layer ({name}) may not change: params leaves it out")
         _resize(last, classes + 1)
         if work.classes() != classes + 1:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from expunge.deep.batches import Batches
 from expunge.deep.curvature import gradient
 from expunge.deep.descent import Descent, Recipe, require_finite
-from expunge.deep.graphs import repeatable
+from expunge.deep.graphs import Loss, repeatable
 from expunge.deep.network import Network, UnsupportedModel, evaluating, view
 from expunge.deep.problem import Evidence, Need, Problem, Unlearned, moving_buffers
 from expunge.deep.renewal import duplicate, moving_norms, reinitialised, seeded
 from expunge.deep.training import call, mean_loss, records, shuffled
-from expunge.deep.trees import Batch
+from expunge.deep.trees import Batch, alike, merge
 from expunge.errors import InvalidInput
 from expunge.guarantee import Assumption, Guarantee, Tag
 
@@ -94,6 +94,20 @@ class Work:
     def loss(self, batch: Batch) -> Tensor:
         """Return the copy's mean loss of a batch, without weight decay."""
         return mean_loss(self.model, self.problem.loss, batch)
+
+    def mixed(self, parts: list[Batch], loss: Loss | None = None) -> Tensor:
+        """Return the copy's mean loss of the records of several batches.
+
+        They pass through the network as one batch where their forms allow it, as BatchNorm in train
+        mode would notice.
+        """
+        together = all(alike(parts[0], part) for part in parts)
+        batches = [merge(parts)] if together else parts
+        each = [
+            len(batch[1]) * mean_loss(self.model, loss or self.problem.loss, batch)
+            for batch in batches
+        ]
+        return torch.stack(each).sum() / sum(len(batch[1]) for batch in batches)
 
     def gradient(self, which: Part, *, wd: float = 0.0) -> Tensor:
         """Return ``∇L_F`` or ``∇L_R`` (p,) of the copy."""
@@ -286,6 +300,11 @@ def layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
         for name, module in model.named_modules()
         if any(own.ndim >= 2 for own in module.parameters(recurse=False))
     ]
+
+
+def tensors(layer: str) -> tuple[str, str]:
+    """Return the names of a layer's weight and bias."""
+    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
 
 
 def last_layers(network: Network, k: int) -> Network:

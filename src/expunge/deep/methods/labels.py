@@ -59,15 +59,13 @@ class RandomLabels(Stepping):
 
     def _loss(self, work: Work, index: Tensor, labels: Tensor, m: int) -> Tensor:
         """Return the mean loss of records of F (the first m positions) and of R (the rest)."""
-        own, other = index[index < m], index[index >= m] - m
-        total = torch.zeros((), dtype=work.network.dtype, device=work.network.device)
+        own, other, parts = index[index < m], index[index >= m] - m, list[Batch]()
         if len(own):
             inputs, _ = work.take("forget", own)
-            wrong = labels[own.to(labels.device)]
-            total = total + len(own) * work.loss((inputs, wrong))
+            parts.append((inputs, labels[own.to(labels.device)]))
         if len(other):
-            total = total + len(other) * work.loss(work.take("retain", other))
-        return total / len(index)
+            parts.append(work.take("retain", other))
+        return work.mixed(parts)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from expunge.deep.curvature import Operator, gradient
 from expunge.deep.inverse import SMALL
-from expunge.deep.methods.common import Baseline, Work
+from expunge.deep.methods.common import Baseline, Work, tensors
 from expunge.deep.methods.influence import Pooled, solve
 from expunge.deep.problem import Need
 from expunge.deep.trees import Batch
@@ -121,7 +121,7 @@ class LCodec(Baseline):
         }
         for found in foci(activity, losses):
             layer, row = units[found]
-            for name in _tensors(layer):
+            for name in tensors(layer):
                 if name in mask:
                     mask[name][row] = True
         return torch.nonzero(network.flatten(mask))[:, 0]
@@ -140,10 +140,6 @@ class _Tally:
 
 
 _CHOSEN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-def _tensors(layer: str) -> tuple[str, str]:
-    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
 
 
 class _Whole:
@@ -178,7 +174,7 @@ def _observe(work: Work, batch: Batch) -> tuple[Tensor, list[tuple[str, int]], T
     handles = [
         module.register_forward_hook(watch(name))
         for name, module in work.model.named_modules()
-        if isinstance(module, _CHOSEN) and not own.isdisjoint(_tensors(name))
+        if isinstance(module, _CHOSEN) and not own.isdisjoint(tensors(name))
     ]
     try:
         with torch.no_grad():

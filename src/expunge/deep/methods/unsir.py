@@ -12,6 +12,7 @@ from expunge.deep.descent import Descent, Recipe
 from expunge.deep.methods.boundary import floating
 from expunge.deep.methods.common import Stepping, Work
 from expunge.deep.problem import Need
+from expunge.deep.trees import Batch
 from expunge.errors import InvalidInput
 
 
@@ -102,13 +103,12 @@ class Unsir(Stepping):
         for _ in range(epochs):
             order = torch.randperm(rows, generator=work.generator)
             for index in torch.split(order, self.batch_size):
-                fake, true = index[index < noises], index[index >= noises] - noises
-                total = torch.zeros((), dtype=noise.dtype, device=noise.device)
+                fake, true, parts = index[index < noises], index[index >= noises], list[Batch]()
                 if len(fake):
                     inputs = noise[(fake % len(noise)).to(noise.device)]
-                    total = total + len(fake) * work.loss((inputs, label.expand(len(fake))))
+                    parts.append((inputs, label.expand(len(fake))))
                 if len(true):
-                    total = total + len(true) * work.loss(work.take("retain", sample[true]))
-                descent.step(total / len(index))
+                    parts.append(work.take("retain", sample[true - noises]))
+                descent.step(work.mixed(parts))
         done = work.evidence["steps"].value if "steps" in work.evidence else 0
         work.note("steps", done + descent.steps)
