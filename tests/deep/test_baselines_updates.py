@@ -429,3 +429,13 @@ def test_retraining(task):
     for _ in range(3):
         w = adam.step(w, slope(lambda w: ce(w, R), w), 0.02)
     check(METHODS["retrain"](), task, w, atol=1e-10)
+
+
+def test_scrub_schedule_counts_epochs_whatever_the_batches(task):
+    """Many more batches of F than of R do not move the milestones."""
+    a = Scrub(epochs=3, max_epochs=3, milestones=(1,), retain_batch=ALL, forget_batch=1)
+    b = Scrub(epochs=3, max_epochs=3, milestones=(1,), retain_batch=ALL, forget_batch=1, lr=5e-5)
+    after = replace(a, epochs=1, max_epochs=1)
+    moved = [vector(m.unlearn(task).model) - start(task) for m in (a, b, after)]
+    assert float((moved[0] - moved[2]).norm()) < 0.6 * float(moved[2].norm())
+    assert float(moved[1].norm()) < 0.3 * float(moved[0].norm())
