@@ -7,7 +7,14 @@ from typing import Any
 
 _NAMES = {
     "Data": "parts",
+    "Attestation": "attestation",
+    "Canaries": "trials",
     "FAMILIES": "suite",
+    "Falsification": "falsify",
+    "Plan": "findings",
+    "UnlearnVersusRetrain": "trials",
+    "attest": "attestation",
+    "check_all": "proving",
     "Metric": "metric",
     "Part": "parts",
     "Pipeline": "setting",

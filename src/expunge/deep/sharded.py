@@ -162,14 +162,14 @@ def train_shards(
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {name for shard in shards for name in shard.names}
     stale = [path for path in sorted(folder.glob("*.safetensors")) if path.name not in wanted]
-    for path in stale:
-        path.unlink()
     missing = [shard for shard in shards if shard.names and not shard.done(folder)]
     reused = sum((folder / name).exists() for name in wanted)
     tasks = [(shard, shard.cut(batches, folder), fresh, folder, loss) for shard in missing]
     for count, _ in enumerate(_run(tasks, workers), 1):
         if progress is not None:
             progress(count, len(tasks))
+    for path in stale:
+        path.unlink()
     models = [shard.load(fresh, folder, plan.slices).eval() for shard in shards if shard.names]
     rows = [len(batch[1]) for task in tasks for batch in task[1] if batch is not None]
     work = Work(

@@ -2,6 +2,7 @@
 
 ``METHODS`` names them; `docs/deep-baselines.md` gives their updates, defaults and sources. All but
 ``retrain`` are ``heuristic``: nothing is guaranteed, and only an audit says what was forgotten.
+``zhang`` claims what its noise really gives, which is nothing useful.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from expunge.deep.methods.ntk import NtkScrub
 from expunge.deep.methods.ofmu import Ofmu
 from expunge.deep.methods.retrain import Null, Retrain, retrains
 from expunge.deep.methods.unsir import Unsir
+from expunge.deep.methods.zhang import Zhang
 from expunge.deep.problem import Method
 
 __all__ = ["METHODS", "retrains"]
@@ -46,4 +48,5 @@ METHODS: dict[str, type[Method]] = {
     "unsir": Unsir,
     "salun": SalUn,
     "ofmu": Ofmu,
+    "zhang": Zhang,
 }

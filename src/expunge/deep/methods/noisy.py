@@ -3,7 +3,8 @@
 Everything kept of the old model has norm at most ``μν/2`` against a noise of norm ``ν√p``, so for
 a whole network at a useful ε the old model contributes nothing: these methods make a model that was
 trained again from noise *signable*. Every figure of theirs goes with its `control`, the same run
-started from zero. Bounds: `expunge.deep.noisy_bounds`.
+started from zero. That radii, steps and rates were not chosen by looking at runs that start from
+the trained model cannot be checked here: it is on trust. Bounds: `expunge.deep.noisy_bounds`.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Noised(Baseline):
         work.assumptions = [
             Assumption("retainDisjointFromForget", work.problem.disjoint),
             Assumption("clippedAndNoised", Tag.enforced),
-            Assumption("scheduleFixedBeforeRequests", Tag.enforced),
+            Assumption("scheduleFrozenForTheRun", Tag.enforced),
         ]
         if len(work.network.names) < len(list(work.model.named_parameters())):
             work.assumptions.append(Assumption("unchangedPartNeverSawForget", Tag.assumed))
